@@ -163,17 +163,8 @@ def test_one_free_size_costs_nothing(name: str, blocks: int) -> None:
     check(name, ("N", 5), (0,), blocks)
 
 
-# tensorflow splits an axis only by a whole shape, which is five nodes where sizes are free: 31 over
-# 28 in a graph this small without its variables.
-MISSED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="over a tenth in one block")
-TWO_FREE = [
-    pytest.param(name, blocks, marks=MISSED if (name, blocks) == ("tensorflow", 1) else ())
-    for name in CONVERT
-    for blocks in (1, 2)
-]
-
-
-@pytest.mark.parametrize(("name", "blocks"), TWO_FREE)
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("name", CONVERT)
 def test_two_free_sizes_cost_nothing(name: str, blocks: int) -> None:
     check(name, ("N", "T"), (0, 1), blocks)
 

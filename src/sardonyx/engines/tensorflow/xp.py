@@ -91,6 +91,21 @@ def decoded(array):
     return settle(texts, np.shape(array))
 
 
+def is_one_matrix(a, b):
+    """Whether `b` is a matrix by which all matrices of `a` are multiplied, and one size is free."""
+    if a.shape.rank is None or a.shape.rank < 3 or b.shape.rank != 2:
+        return False
+    sizes = [*a.shape.as_list()[:-1], *b.shape.as_list()]
+    return 0 not in sizes and None not in b.shape.as_list() and sizes.count(None) <= 1
+
+
+def by_one_matrix(a, b):
+    """The product of all rows at once: its gradient is one product too, and no sum of many."""
+    rows = tf.matmul(tf.reshape(a, (-1, b.shape[0])), b)
+    sizes = [-1 if size is None else size for size in a.shape.as_list()[:-1]]
+    return tf.reshape(rows, [*sizes, b.shape[1]])
+
+
 class TensorFlow(Arrays):
     """The namespace over tensors of tensorflow."""
 
@@ -378,7 +393,7 @@ class TensorFlow(Arrays):
             return tf.cast(tf.matmul(tf.cast(a, wide), tf.cast(b, wide)), a.dtype)
         if a.dtype == tf.float16 and on_cpu():  # its kernel adds up in half precision
             return tf.cast(tf.matmul(tf.cast(a, tf.float32), tf.cast(b, tf.float32)), a.dtype)
-        return tf.matmul(a, b)
+        return by_one_matrix(a, b) if is_one_matrix(a, b) else tf.matmul(a, b)
 
     def einsum(self, equation, *xs):
         if "->" in equation and "." not in equation:
