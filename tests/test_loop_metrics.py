@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from sklearn import metrics as sk
 
@@ -112,6 +113,20 @@ def test_a_function_sees_everything_and_may_be_watched() -> None:
     assert all(h["val_right"] == h["val_accuracy"] for h in run.history)
     values = [h["val_right"] for h in run.history]
     assert run.position.best_epoch == values.index(max(values)) + 1
+
+
+def test_a_loss_under_another_name_counts_the_labels_that_count() -> None:
+    """An output of the model is called `loss`: the record's loss is `train/loss`."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,6] x) => (float[N,3] loss) { loss = MatMul(x, w) }""")
+    w = np.random.default_rng(3).normal(size=(6, 3)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    net = sx.trainable(proto, sx.loss.cross_entropy(ignore_index=2))
+    label = np.arange(90) % 5 % 3
+    found = sx.evaluate(net, {"x": X, "label": label}, batch_size=7)
+    kept = label != 2
+    expected = sk.log_loss(label[kept], probabilities(X[kept] @ w), labels=range(3))
+    assert found["train/loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])

@@ -194,6 +194,36 @@ def test_labels_to_ignore_and_soft_labels(tmp_path: Path) -> None:
     compared(tmp_path, mlp(), {"x": X, "label": soft}, VALIDATED, loss=loss)
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        sx.loss.cross_entropy(ignore_index=0),
+        sx.loss.cross_entropy(ignore_index=2, weight=[1.0, 0.25, 4.0]),
+        sx.loss.cross_entropy(reduction="sum"),
+    ],
+    ids=["ignored", "weights of classes", "sum"],
+)
+def test_validation_counts_what_a_loss_counts(tmp_path: Path, loss: Any) -> None:
+    """In several batches, each of which counts the weights of its labels, or is a sum."""
+    exported = {"validation": 0.4, "patience": 2}
+    compared(tmp_path, mlp(), DATA, exported, loss=loss, batch_size=5)
+
+
+def test_validation_of_several_losses(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,6] x) => (float[N,3] a, float[N,2] b) { a = MatMul(x, va) b = MatMul(x, vb) }""")
+    for name, width in (("va", 3), ("vb", 2)):
+        array = np.random.default_rng(width).normal(size=(6, width)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    data = {"x": X, "la": DATA["label"], "lb": X[:, :2] * 2}
+    terms = [
+        sx.loss.Term(sx.loss.cross_entropy(ignore_index=0), "a", ["la"]),
+        sx.loss.Term("mse", "b", ["lb"], weight=0.5),
+    ]
+    exported = {"validation": 0.4, "metrics": []}
+    compared(tmp_path, model, data, exported, loss=terms, l2=0.01, batch_size=5)
+
+
 RECORD = {
     "accumulate": {"accumulate": 3},
     "schedule": {"optimizer": sx.optim.sgd(0.1, 0.9, schedule=sx.schedule.cosine(20))},

@@ -159,6 +159,7 @@ def trainable(
     description: dict[str, Any] = {
         "name": builder.name,
         "loss_terms": loss_terms,
+        "total": builder.local("loss"),
         "forward": {v.name: t.name for v, t in values.items()},
         "choices": [[c.what, c.value, c.why] for c in choices.rows],
         "arguments": as_table(terms, update_rule, _rest(arguments)),

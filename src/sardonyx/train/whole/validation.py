@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.record.describe import descriptions
+from sardonyx.train.means import Weighting, total_of, weightings
 from sardonyx.train.whole.batch import Batches
 from sardonyx.train.whole.loops import Body, Values, Writer, embed, loop
 from sardonyx.train.whole.parts import Parts, Settings
@@ -37,43 +41,97 @@ class Validation:
     ):
         self.parts, self.settings, self.batches = parts, settings, batches
         self.hyper, self.size = hyper, size
-        self.names: list[str] = []
+        described = descriptions(parts.model)
+        self.counted = [weightings(d) for d in described]
+        self.totals = [total_of(d) for d in described]
+        self.names: list[list[str]] = []  # of each evaluation
 
     def write(self, op: Writer, state: Values, rows: ir.Value) -> Values:
-        """The mean of each loss and the value of each metric."""
+        """Each loss over all rows, as `train/means.py` has it, and the value of each metric."""
         self.state, self.rows = state, rows
         count = op.Shape(rows)
         steps = op.Div(op.Sub(op.Add(count, self.size), [1]), self.size)
         prediction = self.parts.term["prediction"] if self.parts.term else None
-        metrics = {n: v for g in self.parts.evaluations for n, v in _outputs(g.model).items()}
-        self.names = [n for n, v in metrics.items() if n != prediction and _is_number(v)]
+        self.names = [
+            [n for n, v in _outputs(g.model).items() if n != prediction and _is_number(v)]
+            for g in self.parts.evaluations
+        ]
         zero = op.const(np.float64(0))
-        sums = {f"val/{n}": zero for n in (*self.names, *self.settings.metrics)}
-        sums["val/count"] = zero
+        sums = {f"val/{n}": zero for n in ("count", *self.settings.metrics)}
+        for number, names in enumerate(self.names):
+            for name in names:
+                sums[f"val/{number}/{name}"] = zero
+                if self._label(number, name) is not None:
+                    sums[f"weight/{number}/{name}"] = zero
         end, _ = loop(op, "validation", op.Squeeze(steps), None, sums, self._batch)
         total = op.cast(op.Squeeze(count), T.DOUBLE)
-        means = {n: op.Div(end[f"val/{n}"], total) for n in self.names}
+        losses: Values = {}
+        for number in range(len(self.names)):
+            losses |= self._losses(op, number, end, total)
         judged = op.Max(end["val/count"], np.float64(1))
-        return means | {n: op.Div(end[f"val/{n}"], judged) for n in self.settings.metrics}
+        return losses | {n: op.Div(end[f"val/{n}"], judged) for n in self.settings.metrics}
+
+    def _label(self, number: int, name: str) -> str | None:
+        """The labels by which a loss counts, where it does not count by rows."""
+        weighting = self.counted[number].get(name)
+        return weighting.label if weighting is not None else None
+
+    def _has_rest(self, number: int, name: str) -> bool:
+        """Whether a loss is the total of others, which are added up by themselves."""
+        counted = self.counted[number]
+        is_total = name == self.totals[number] and name not in counted
+        return is_total and {*counted} <= {*self.names[number]}
+
+    def _losses(self, op: Writer, number: int, end: Values, rows: ir.Value) -> Values:
+        counted, losses = self.counted[number], {}
+        for name in self.names[number]:
+            weighting, value = counted.get(name), end[f"val/{number}/{name}"]
+            added = weighting is not None and weighting.added
+            weight = end.get(f"weight/{number}/{name}", rows)
+            losses[name] = value if added else op.Div(value, weight)
+        total = self.totals[number]
+        if counted and total in losses and self._has_rest(number, total):
+            losses[total] = op.Add(losses[total], _sum(op, [losses[n] for n in counted]))
+        return losses
 
     def _batch(self, op: Writer, index: ir.Value, sums: Values) -> Body:
         feeds, count = self.batches.take(
             op, self.rows, op.Mul(index, op.Squeeze(self.size)), self.size
         )
-        weight = op.cast(op.Squeeze(count), T.DOUBLE)
         new = dict(sums)
         everything = {**self.hyper, **feeds, **self.state}
         for number, graph in enumerate(self.parts.evaluations):
             needs = [v.name or "" for v in graph.model.graph.inputs]
             outputs = embed(op, f"evaluate{number}", graph.model, {n: everything[n] for n in needs})
-            for name in self.names:
-                if name in outputs:
-                    value = op.cast(op.Reshape(outputs[name], np.zeros(0, np.int64)), T.DOUBLE)
-                    new[f"val/{name}"] = op.Add(sums[f"val/{name}"], op.Mul(value, weight))
+            self._add(op, number, outputs, feeds, op.cast(op.Squeeze(count), T.DOUBLE), new)
             term = self.parts.term
             if self.settings.metrics and term and term["prediction"] in outputs:
                 self._judge(op, outputs[term["prediction"]], feeds[term["labels"][0]], sums, new)
         return Body(op.const(True), new)
+
+    def _add(
+        self, op: Writer, number: int, outputs: Values, feeds: Values, rows: ir.Value, sums: Values
+    ) -> None:
+        """Add the losses of one batch, each times what it counts."""
+        values = {
+            n: op.cast(op.Reshape(outputs[n], np.zeros(0, np.int64)), T.DOUBLE)
+            for n in self.names[number]
+        }
+        counted = self.counted[number]
+        for name, value in values.items():
+            weighting, key = counted.get(name), f"{number}/{name}"
+            if weighting is not None and weighting.added:
+                part = value
+            elif weighting is not None and weighting.label is not None:
+                weight = _weight(op, weighting, feeds[weighting.label])
+                sums[f"weight/{key}"] = op.Add(sums[f"weight/{key}"], weight)
+                none = op.const(np.float64(0))
+                part = op.Where(op.Equal(weight, none), none, op.Mul(value, weight))
+            else:
+                if counted and self._has_rest(number, name):
+                    value = _rest(op, value, [values[n] for n in counted])
+                part = op.Mul(value, rows)
+            sums[f"val/{key}"] = op.Add(sums[f"val/{key}"], part)
 
     def _judge(
         self, op: Writer, prediction: ir.Value, label: ir.Value, sums: Values, new: Values
@@ -130,6 +188,36 @@ class Validation:
         else:
             counts = op.cast(op.Not(op.Equal(label, ignored)), T.DOUBLE)
         return prediction, label, counts
+
+
+def _weight(op: Writer, weighting: Weighting, label: ir.Value) -> ir.Value:
+    """What the labels of a batch count."""
+    labels = op.cast(op.Reshape(label, [-1]), T.INT64)
+    if weighting.ignored is None:
+        counts = op.fill(1.0, labels, T.DOUBLE)
+    else:
+        counted = op.Not(op.Equal(labels, op.const(weighting.ignored, T.INT64)))
+        counts = op.cast(counted, T.DOUBLE)
+        labels = op.Where(counted, labels, op.const(0, T.INT64))
+    if weighting.weights is not None:
+        weights = op.const(np.asarray(weighting.weights, np.float64))
+        counts = op.Mul(op.Gather(weights, labels, axis=0), counts)
+    return op.ReduceSum(counts, keepdims=0)
+
+
+def _rest(op: Writer, total: ir.Value, parts: Sequence[ir.Value]) -> ir.Value:
+    """What a total has beside its parts; nothing where these are not finite."""
+    together = _sum(op, parts)
+    rest = op.Sub(total, together)
+    is_finite = op.Equal(op.Mul(together, np.float64(0)), np.float64(0))
+    return op.Where(op.And(op.IsNaN(rest), op.Not(is_finite)), np.float64(0), rest)
+
+
+def _sum(op: Writer, values: Sequence[ir.Value]) -> ir.Value:
+    total = values[0]
+    for value in values[1:]:
+        total = op.Add(total, value)
+    return total
 
 
 def _outputs(model: object) -> dict[str, ir.Value]:
