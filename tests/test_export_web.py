@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from onnx import numpy_helper
 
 import sardonyx as sx
 from sardonyx.errors import SardonyxError
+from sardonyx.web.export import PAGE
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import FILES
 from tests.test_export_step import node_modules
@@ -121,6 +123,62 @@ def test_what_is_missing_is_said(trainable, fake_runtime, tmp_path, monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SardonyxError, match="npm"):
         sx.export_web(trainable, tmp_path / "site")
+
+
+READ = """
+import { read } from %s;
+const { text, manifest } = JSON.parse(%s);
+const { fields, names } = read(text, manifest, []);
+const numbers = Object.values(fields).map(({ data }) => Array.from(data, Number));
+console.log(JSON.stringify({ numbers, label: names.labels[0] }));
+"""
+
+
+def read_csv(text: str, folder: Path) -> dict[str, Any]:
+    """What the page reads in a CSV file for a model of three numbers and four classes."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    x = {"name": "x", "type": "float32", "shape": [3]}
+    metrics = [{"name": "y", "shape": ["N", 4]}]
+    manifest = {
+        "fed": [x, {"name": "label", "type": "int64", "shape": []}],
+        "labels": ["label"],
+        "loss": "cross_entropy",
+        "prediction": {"name": "y"},
+        "step": {"steps": [{"evaluate": {"metrics": metrics}}]},
+    }
+    shutil.copy(PAGE / "csv.js", folder / "csv.mjs")
+    content = json.dumps(json.dumps({"text": text, "manifest": manifest}))
+    (folder / "run.mjs").write_text(READ % ('"./csv.mjs"', content))
+    done = subprocess.run([node, folder / "run.mjs"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("header", "order"),
+    [
+        ("a,b,c,label", [0, 1, 2, 3]),
+        ("label,a,b,c", [3, 0, 1, 2]),
+        ("a, label ,b,c", [0, 3, 1, 2]),
+        ("0,1,2,label", [0, 1, 2, 3]),
+        ("0,1,2,class", [0, 1, 2, 3]),
+        ("", [0, 1, 2, 3]),
+    ],
+)
+def test_a_label_is_read_from_the_column_of_its_name(tmp_path, header: str, order: Any) -> None:
+    rows = [[0.5, 1.5, 2.5, 3], [4.5, 5.5, 6.5, 1]]
+    lines = [",".join(str(row[i]) for i in order) for row in rows]
+    found = read_csv("\n".join([header, *lines] if header else lines), tmp_path)
+    assert found["numbers"] == [[0.5, 1.5, 2.5, 4.5, 5.5, 6.5], [3, 1]]
+
+
+@pytest.mark.parametrize("line", ["1,2,3,0,9", "1,2,3"])
+def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match=f"row 2 has {line.count(',') + 1} columns, not 4"):
+        read_csv(f"label,a,b,c\n1,2,3,4\n{line}", tmp_path)
 
 
 # -- in a browser ---------------------------------------------------------------------------------
@@ -288,6 +346,34 @@ def test_data_of_ones_own(visit: Any, tmp_path: Path) -> None:
     visit.click("#start")
     finish(visit)
     assert visit.evaluate(KEPT)["step"] == EPOCHS * 2  # 32 of the 40 rows, 16 at a time
+
+
+def test_data_waits_for_the_training_to_stop(visit: Any, tmp_path: Path) -> None:
+    """Rows that are replaced while they are trained on would be mixed with the new ones."""
+    (tmp_path / "few.csv").write_text("\n".join(["0.5," * 16 + str(i % 3) for i in range(5)]))
+    visit.fill("#set-epochs", "5000")
+    visit.click("#start")
+    visit.wait_for_function("document.getElementById('status').textContent.includes('step')")
+    visit.set_input_files("#file", tmp_path / "few.csv")
+    visit.wait_for_selector("#problem:not([hidden])")
+    assert "stop the training" in visit.text_content("#problem")
+    visit.click("#stop")
+    visit.wait_for_function(
+        "document.getElementById('status').textContent.startsWith('stopped')", timeout=60_000
+    )
+    visit.set_input_files("#file", [])
+    visit.set_input_files("#file", tmp_path / "few.csv")
+    visit.wait_for_function("document.getElementById('columns').textContent.startsWith('5 rows')")
+    visit.fill("#set-seed", "7")
+    before = visit.evaluate(KEPT)
+    visit.fill("#set-epochs", str(before["epoch"] + 2))
+    visit.click("#start")
+    finish(visit)
+    assert visit.evaluate(KEPT)["step"] == before["step"] + 2  # one batch of the five rows each
+    visit.reload()
+    visit.wait_for_selector("body[data-ready=yes]")
+    assert "trained on few.csv" in visit.text_content("#status")
+    assert visit.input_value("#set-seed") == "7"
 
 
 def test_a_folder_of_images(visit: Any, tmp_path: Path) -> None:

@@ -127,3 +127,34 @@ def test_a_camera_that_is_not_there_is_said(tmp_path: Path, denied: str) -> None
         page.click("#try button")
         page.wait_for_selector("#problem:not([hidden])")
         assert "no camera" in page.text_content("#problem")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        sx.loss.cross_entropy(ignore_index=1, weight=[1.0, 1.0, 4.0]),
+        sx.loss.cross_entropy(reduction="sum"),
+        [
+            sx.loss.Term(sx.loss.cross_entropy(ignore_index=2), "probabilities", ["label"]),
+            sx.loss.Term("mse", "loss", ["wanted"], weight=0.5),
+        ],
+    ],
+    ids=["weights and ignored", "sum", "two losses"],
+)
+def test_validation_counts_what_a_loss_counts(tmp_path: Path, loss: Any) -> None:
+    """In several batches, each of which counts the weights of its labels, or is a sum."""
+    data = rows()
+    if isinstance(loss, list):
+        data["wanted"] = np.tanh(data["x"][:, [0, 1, 2, 3, 4, 0]])
+    net = sx.trainable(network(activation="Identity"), loss, sx.optim.sgd(0.02))
+    how = {"epochs": 2, "batch_size": 7, "validation": 0.4}
+    runtime = node_modules() / "onnxruntime-web"
+    page_file = sx.export_web(net, tmp_path / "site", data, runtime=runtime, **how)
+    with visited(page_file.parent) as page:
+        page.click("#start")
+        finish(page)
+        history = page.evaluate(KEPT)["history"]
+    run = sx.train(net, data, shuffle="hash", metrics=["accuracy"], **how)
+    for mine, theirs in zip(history, run.history, strict=True):
+        assert mine["val_loss"] == pytest.approx(theirs["val_train/loss"], rel=2e-6)
+        assert mine["val_accuracy"] == pytest.approx(theirs["val_accuracy"])

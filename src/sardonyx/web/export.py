@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from sardonyx.errors import ArgumentError, quote
 from sardonyx.inspection import inspect
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.record.builder import ROLE
-from sardonyx.record.describe import settings_of
+from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.export import Form, write_step
 from sardonyx.record.front import separate
 from sardonyx.save import save
 from sardonyx.train import setup
 from sardonyx.train.evaluation import class_names
+from sardonyx.train.means import weightings
 from sardonyx.web import rows, webgpu
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import copy_runtime
@@ -68,6 +70,7 @@ def export_web(
     _check(loaded, input, target, validation)
     setup.check_numbers({"epochs": epochs, "batch_size": batch_size, "seed": seed})
     target = "wasm" if target == "auto" else target
+    described = descriptions(loaded)[0]
     front, root = separate(loaded), Path(folder)
     with tempfile.TemporaryDirectory() as name:
         files = Path(name)
@@ -92,6 +95,7 @@ def export_web(
         "labels": labels,
         "prediction": _prediction(loaded, step),
         "losses": _losses(loaded, step),
+        "counted": [{"name": n, **asdict(w)} for n, w in weightings(described).items()],
         "classes": class_names(loaded) or (table.classes if table is not None else ()),
         "settings": {
             "epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed,
@@ -176,7 +180,8 @@ def _prediction(model: Model, step: Mapping[str, Any]) -> dict[str, Any]:
     """The output that is compared with the labels and shown: its name, and what its numbers are.
 
     "scores" become probabilities by a softmax, "probabilities" are shown as they are. Above a
-    "threshold", one number means the second of two classes.
+    "threshold", one number means the second of two classes. "label" is what it is compared with;
+    an "ignored" label counts nothing.
     """
     outputs = [m["name"] for m in step["steps"][0]["evaluate"]["metrics"] if m["shape"]]
     values = {v.name: v for v in model.outputs if v.name in outputs}
@@ -192,6 +197,9 @@ def _prediction(model: Model, step: Mapping[str, Any]) -> dict[str, Any]:
     else:
         kind = "scores" if loss == "cross_entropy" or activation == "LogSoftmax" else "numbers"
     prediction: dict[str, Any] = {"name": name, "kind": kind}
+    if terms:
+        ignored = terms[0].get("settings", {}).get("ignore_index")
+        prediction |= {"label": terms[0]["labels"][0], "ignored": ignored}
     if loss == "binary_cross_entropy":  # one number tells two classes apart
         prediction["threshold"] = 0.5 if activation == "Sigmoid" else 0.0
     return prediction

@@ -32,10 +32,10 @@ const EVENTS = {
     history.push(row);
     drawEpochs();
     if (confusion) drawConfusion(confusion);
-    store(saved);
+    store({ ...saved, settings, source });
   },
   stopped({ finished, saved }) {
-    store(saved);
+    store({ ...saved, settings, source });
     running = false;
     buttons();
     const last = history.at(-1);
@@ -60,7 +60,7 @@ function buttons() {
 
 // -- settings ---------------------------------------------------------------------------------------
 
-let rows = 0;
+let rows = 0, source = ""; // what the rows come from, if not from the page itself
 
 function showSettings() {
   const { hyperparameters } = manifest.step.steps[0].train;
@@ -313,7 +313,7 @@ function row(input, parse) {
 
 async function readCsv(file) {
   const table = read(await file.text(), manifest, classes);
-  await use(table.fields, table.count);
+  await use(table.fields, table.count, file.name);
   classes = table.classes;
   const { inputs, labels } = table.names;
   $("columns").textContent = `${counted(rows, "row")} of ${file.name}: ${inputs.slice(0, 6).join(", ")}${inputs.length > 6 ? ", …" : ""}; label ${labels.join(", ")}`;
@@ -325,7 +325,9 @@ function columnsNeeded() {
   return fields.length === manifest.fed.length ? `columns: ${fields.map((f) => f.name).join(", ")}` : "";
 }
 
-async function use(fields, count) {
+async function use(fields, count, name) {
+  if (running) throw new Error("stop the training before you give it other data");
+  source = name;
   ({ rows } = await ask("data", { rows: count, fields }));
   buttons();
 }
@@ -348,7 +350,7 @@ async function readFolder(images) {
     y[i] = label.type === "int64" ? BigInt(names.indexOf(name)) : names.indexOf(name);
     picture.close();
   }
-  await use({ [input.name]: { type: input.type, shape: input.shape, data: x }, [label.name]: { type: label.type, shape: [], data: y } }, named.length);
+  await use({ [input.name]: { type: input.type, shape: input.shape, data: x }, [label.name]: { type: label.type, shape: [], data: y } }, named.length, "a folder of images");
   classes = names;
   $("columns").textContent = `${counted(rows, "image")} of ${counted(classes.length, "class")}: ${classes.slice(0, 8).join(", ")}${classes.length > 8 ? ", …" : ""}`;
 }
@@ -402,7 +404,10 @@ async function resume() {
   history = [...record.progress.history];
   drawSteps();
   drawEpochs();
-  status(`continued from ${counted(record.progress.step, "step")} that this browser kept`);
+  for (const [name, value] of Object.entries({ ...record.settings, ...record.settings?.hyper }))
+    if ($(`set-${name}`)) $(`set-${name}`).value = Number(value.toPrecision(7));
+  const other = record.source ? `: it was trained on ${record.source}, which the browser does not keep; give it again before you go on` : "";
+  status(`continued from ${counted(record.progress.step, "step")} that this browser kept${other}`);
 }
 
 // -- the beginning ----------------------------------------------------------------------------------------------

@@ -60,15 +60,16 @@ function layout({ fed, labels }, count) {
   });
 }
 
-// Whether a row names the columns: it has words where numbers are needed, or a label that is no class.
-// Where nothing but texts is needed, it does.
-function isHeader(row, fields, classes) {
+// Whether the first row names the columns: it has words where numbers are needed, a label that is no
+// class, or a word above labels that are numbers. Where nothing but texts is needed, it does.
+function isHeader([row, ...others], fields, classes) {
   let at = 0, onlyTexts = true;
   for (const field of fields) {
     const some = row.slice(at, (at += field.width));
     if (field.type === "string") continue;
     const numbers = some.every(isNumber);
     if (field.isClass && !numbers && classes.length) return !classes.includes(some[0].trim());
+    if (field.isClass && !numbers && others.length && others.every((r) => isNumber(r[at - 1] ?? ""))) return true;
     if (field.isClass && !numbers) continue;
     if (!numbers) return true;
     onlyTexts = false;
@@ -76,20 +77,28 @@ function isHeader(row, fields, classes) {
   return onlyTexts;
 }
 
-// Columns by their names where all are there and each is one cell, else as they stand.
+// The places of the columns: by their names where all are there and each is one cell; else labels that
+// are named, behind all other columns; else as they stand.
 function inOrder(header, fields) {
-  const names = fields.map((f) => f.name);
-  const named = header && fields.every((f) => f.width === 1) && names.every((n) => header.includes(n));
-  return named ? names.map((n) => header.indexOf(n)) : null;
+  const isNamed = ({ name, width }) => width === 1 && header.filter((h) => h === name).length === 1;
+  const place = ({ name }) => header.indexOf(name);
+  if (!header || fields.every(isNamed)) return header && fields.map(place);
+  const labels = fields.filter((f) => f.isLabel);
+  if (!labels.length || !labels.every(isNamed)) return null;
+  const last = labels.map(place);
+  return [...header.keys()].filter((i) => !last.includes(i)).concat(last);
 }
 
-function refuseMisfit(rows, width, fields) {
+function refuseMisfit(width, fields) {
   const inputs = sum(fields.map((f) => (f.isLabel ? 0 : f.width))), labels = sum(fields.map((f) => f.width)) - inputs;
   if (width !== inputs + labels) {
     const kind = fields.some((f) => f.type === "string") ? "value" : "number";
     const rest = labels === 1 ? "a label in the last column" : `${labels} labels`;
     throw new Error(`${width} columns: the model takes ${inputs} ${kind}${inputs === 1 ? "" : "s"} and ${rest}`);
   }
+}
+
+function refuseRagged(rows, width) {
   const ragged = rows.findIndex((row) => row.length !== width);
   if (ragged >= 0) throw new Error(`row ${ragged + 1} has ${rows[ragged].length} columns, not ${width}`);
 }
@@ -114,12 +123,13 @@ export function read(text, manifest, classes) {
   let rows = cells(text);
   if (!rows.length) throw new Error("it holds no rows");
   const fields = layout(manifest, rows[0].length);
-  const header = isHeader(rows[0], fields, classes) ? rows.shift() : null;
-  const order = inOrder(header, fields);
-  if (order) rows = rows.map((row) => order.map((i) => row[i] ?? ""));
+  const header = isHeader(rows, fields, classes) ? rows.shift().map((name) => name.trim()) : null;
   if (!rows.length) throw new Error("it holds no rows");
-  refuseMisfit(rows, order?.length ?? (header ?? rows[0]).length, fields);
-  const names = order ? fields.map((f) => f.name) : header ?? rows[0].map((_, i) => `column ${i + 1}`);
+  const order = inOrder(header, fields), width = (header ?? rows[0]).length;
+  refuseMisfit(order?.length ?? width, fields);
+  refuseRagged(rows, width);
+  if (order) rows = rows.map((row) => order.map((i) => row[i]));
+  const names = order ? order.map((i) => header[i]) : header ?? rows[0].map((_, i) => `column ${i + 1}`);
   const labels = classesOf(rows, fields, classes), limit = classCount(manifest), arrays = {};
   let at = 0;
   for (const { name, type, shape, width, isClass } of fields) {

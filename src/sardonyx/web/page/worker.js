@@ -24,7 +24,8 @@ async function configured(name) {
 const GOLDEN = 0x9e3779b9, ORDER = 0xf5299398, VALIDATION = 0x16ac5b6e;
 
 let manifest, sessions = {}, state = {}, before = {}, table = null, original = null, stopping = false;
-const fresh = () => ({ epoch: 0, step: 0, position: 0, sum: 0, count: 0, history: [], losses: [] });
+const NEW_EPOCH = { position: 0, sum: 0, count: 0 };
+const fresh = () => ({ epoch: 0, step: 0, ...NEW_EPOCH, history: [], losses: [] });
 let progress = fresh();
 
 async function session(file) {
@@ -125,7 +126,8 @@ async function prepared(feeds) {
   return manifest.front ? { ...feeds, ...(await run(manifest.front.file, feeds)) } : feeds;
 }
 
-const lossOf = (result) => Number(result[manifest.losses[0]].data[0]);
+const numberOf = (result, name) => Number(result[name].data[0]);
+const lossOf = (result) => numberOf(result, manifest.losses[0]);
 
 const withState = (feeds, names, from = state) => {
   for (const name of names) feeds[name] = from[name];
@@ -137,6 +139,9 @@ const withState = (feeds, names, from = state) => {
 async function train(settings) {
   const { train: step, evaluate } = manifest.step.steps[0];
   const parts = split(settings);
+  // an epoch that began with other rows, or in another order, begins anew
+  const begun = JSON.stringify([table.rows, settings.seed, settings.batch_size, settings.validation]);
+  if (progress.begun !== begun) Object.assign(progress, { begun, ...NEW_EPOCH });
   if (!parts.train.length) throw new Error("the validation share leaves nothing to train on");
   const hyper = {};
   for (const h of step.hyperparameters) hyper[h.name] = numbers(h.type, settings.hyper[h.name] ?? h.default, h.shape);
@@ -166,7 +171,7 @@ async function train(settings) {
     if (stopping && progress.position < order.length) break;
     progress.epoch += 1;
     const row = { epoch: progress.epoch, loss: progress.sum / progress.count };
-    Object.assign(progress, { position: 0, sum: 0, count: 0 });
+    Object.assign(progress, NEW_EPOCH);
     let confusion = null;
     if (parts.held.length) {
       const measured = await measure(evaluate, parts.held, settings.batch_size);
@@ -179,27 +184,65 @@ async function train(settings) {
   self.postMessage({ kind: "stopped", finished: progress.epoch >= settings.epochs, saved: await saved() });
 }
 
+// The loss over all rows from those of batches, as train/means.py has it: a batch counts its rows or
+// the weights of its labels, and sums are added.
+class Mean {
+  sums = {};
+  weights = {};
+
+  add(result, feeds, rows) {
+    const total = manifest.losses[0], counted = manifest.counted.filter(({ name }) => result[name]);
+    for (const term of counted) this.count(term.name, numberOf(result, term.name), weightOf(term, feeds, rows));
+    if (counted.some(({ name }) => name === total)) return;
+    const complete = counted.length === manifest.counted.length;
+    const parts = complete ? counted.map(({ name }) => numberOf(result, name)) : [];
+    const rest = numberOf(result, total) - parts.reduce((a, b) => a + b, 0);
+    if (Number.isFinite(rest) || parts.every(Number.isFinite)) this.count(total, rest, rows);
+  }
+
+  count(name, value, weight) {
+    this.weights[name] = (this.weights[name] ?? 0) + weight;
+    this.sums[name] = (this.sums[name] ?? 0) + (weight ? value * weight : 0);
+  }
+
+  value() {
+    const added = (name) => manifest.counted.some((term) => term.name === name && term.added);
+    const mean = (name) => (added(name) ? this.sums[name] : this.sums[name] / this.weights[name]);
+    const total = manifest.losses[0], names = manifest.counted.map(({ name }) => name);
+    const complete = !names.includes(total) && names.every((name) => name in this.sums);
+    return mean(total) + (complete ? names.reduce((sum, name) => sum + mean(name), 0) : 0);
+  }
+}
+
+function weightOf({ added, label, ignored, weights }, feeds, rows) {
+  if (added || label === null) return added ? 1 : rows;
+  const labels = Array.from(feeds[label].data, Number).filter((l) => l !== ignored);
+  return labels.reduce((sum, l) => sum + (weights?.[l] ?? 1), 0);
+}
+
 async function measure(evaluate, rows, size_) {
-  const label = manifest.labels[0];
-  let sum = 0, right = 0;
-  const confusion = {};
+  const { label = manifest.labels[0], ignored } = manifest.prediction;
+  let right = 0, judged = 0;
+  const mean = new Mean(), confusion = {};
   for (let at = 0; at < rows.length; at += size_) {
     const some = rows.slice(at, at + size_);
     const feeds = withState(await batch(some), evaluate.state);
     const result = await run(evaluate.file, feeds);
-    sum += lossOf(result) * some.length;
+    mean.add(result, feeds, some.length);
     const output = result[manifest.prediction.name];
     const labels = label && feeds[label];
     const classes = output && labels ? classesOf(output, labels) : null;
     classes?.forEach(([truth, guess]) => {
+      if (truth === ignored) return;
       confusion[truth] ??= {};
       confusion[truth][guess] = (confusion[truth][guess] ?? 0) + 1;
       right += guess === truth;
+      judged += 1;
     });
   }
-  const row = { val_loss: sum / rows.length };
-  if (Object.keys(confusion).length) row.val_accuracy = right / rows.length;
-  return { row, confusion: Object.keys(confusion).length ? confusion : null };
+  const row = { val_loss: mean.value() };
+  if (judged) row.val_accuracy = right / judged;
+  return { row, confusion: judged ? confusion : null };
 }
 
 // The class of each row and the one that is predicted; null where the model tells no classes apart.
@@ -288,7 +331,7 @@ async function load(content) {
 
 const ANSWERS = {
   load: async ({ manifest }) => { await load(manifest); return { rows: table?.rows ?? 0, provider, threads: wasm.env.wasm.numThreads }; },
-  data: async ({ rows, fields }) => { table = { rows, fields }; return { rows }; },
+  data: async ({ rows, fields }) => { table = { rows, fields }; Object.assign(progress, NEW_EPOCH); return { rows }; },
   start: async ({ settings }) => { await train(settings); return {}; },
   stop: async () => { stopping = true; return {}; },
   reset: async () => { replaceState({ ...before }); progress = fresh(); return {}; },
