@@ -86,7 +86,9 @@ def test_the_folder_holds_everything(trainable, fake_runtime, tmp_path: Path) ->
         "kind": "draw", "name": "image", "type": "float32", "shape": [1, 4, 4],
     }  # fmt: skip
     assert manifest["labels"] == ["label"] and manifest["losses"] == ["loss"]
-    assert manifest["prediction"] == {"name": "scores", "kind": "scores"}
+    assert manifest["prediction"] == {
+        "name": "scores", "kind": "scores", "label": "label", "ignored": None,
+    }  # fmt: skip
     fields = {f["name"]: f for f in manifest["data"]["fields"]}
     numbers = (page.parent / "data.bin").read_bytes()
     start = fields["label"]["offset"]

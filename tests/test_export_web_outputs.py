@@ -59,7 +59,8 @@ def test_the_page_shows_the_probabilities_of_the_model(tmp_path: Path) -> None:
     net = sx.trainable(network(), "cross_entropy", sx.optim.sgd(0.1), prediction="probabilities")
     site = exported(net, tmp_path / "site", data=rows())
     manifest = json.loads((site / "manifest.json").read_text())
-    assert manifest["prediction"] == {"name": "probabilities", "kind": "probabilities"}
+    assert manifest["prediction"]["name"] == "probabilities"
+    assert manifest["prediction"]["kind"] == "probabilities"
     run = python_run(net, rows())
     with visited(site) as page:
         page.click("#start")
