@@ -15,6 +15,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.engines.onnxruntime import Runner
+from sardonyx.lower.program import DependsOnData
 from sardonyx.model import Model
 from tests.test_lower_controlflow import BRANCH, COUNTED, SCAN, WHILE, text
 
@@ -194,6 +195,18 @@ FREE = {
         size = Shape<start = 0, end = 1>(x) n = Squeeze(size) yes = Constant<value = bool {1}>()
         y = Loop (n, yes, x) <body = b (int64 i, bool c, float[N,3] a) => (bool d, float[N,3] p) {
             d = Identity(c) p = Sin(a) }> }""",
+    # As tf2onnx writes a recurrent layer: it counts by itself, and compares sizes as floats.
+    "a loop that counts the rows itself": """g (float[N,3] x) => (float[3] s, float[K,3] y) {
+        size = Shape<start = 0, end = 1>(x) short = Cast<to = 6>(size) n = Squeeze(short)
+        f = Cast<to = 1>(n) zero = Constant<value = float {0}>() any = Less(zero, f)
+        m = Cast<to = 7>(n) start = Constant<value = int32 {0}>() first = ReduceSum<keepdims = 0,
+            noop_with_empty_axes = 0>(x) row = Constant<value = float[3] {0, 0, 0}>()
+        h = Add(row, first)
+        k, s, y = Loop (m, any, start, h) <body = b (int64 i, bool c, int32 at, float[3] a)
+            => (bool d, int32 next, float[3] p, float[3] r) {
+            one = Constant<value = int32 {1}>() next = Add(at, one) v = Gather(x, at)
+            t = Add(a, v) p = Tanh(t) r = Identity(p)
+            g = Cast<to = 1>(next) d = Less(g, f) }> }""",
     "Unique": "g (float[N,3] x) => (float[M] y, int64[M] i, int64[K] j, int64[M] k)"
     " { y, i, j, k = Unique(x) }",
     "Unique rows": "g (float[N,3] x) => (float[M,3] y) { y = Unique<axis = 0>(x) }",
@@ -213,4 +226,45 @@ def test_no_number_of_rows_is_demanded_of_an_export(name: str) -> None:
         results = exported.module()(torch.from_numpy(x))
         results = results if isinstance(results, tuple) else (results,)
         for value, expected in zip(results, oracle({"x": x}).values(), strict=True):
-            np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6)
+            np.testing.assert_allclose(value.detach().numpy(), expected, rtol=1e-6)
+
+
+def test_a_branch_of_another_rank_is_decided_by_the_sizes_of_an_export() -> None:
+    """As scripted modules write `squeeze`: torch's program demands sizes that decide alike."""
+    model = text("""g (float[N,1,T] x) => (float y)
+        <int64 one = {1}, int64[1] axis = {2}, float[1,1,4] w = {1, -2, 3, 4}> {
+        p = Conv<strides = [4]>(x, w) size = Shape<start = 2, end = 3>(p)
+        n = Squeeze(size) is_one = Equal(n, one)
+        row = If (is_one) <then_branch = t () => (float[N,1] a) { a = Squeeze(p, axis) },
+            else_branch = e () => (float[N,1,K] a) { a = Tanh(p) }>
+        y = ReduceMax<keepdims = 0>(row) }""")
+    module = sx.to_torch(model)
+    free = ({0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC},)
+    x = RNG.normal(size=(3, 1, 5)).astype(np.float32)
+    program = torch.export.export(module, (torch.from_numpy(x),), dynamic_shapes=free).module()
+    check(program, model, [(x,), (x[:2, :, :4],)])
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(torch.ones(3, 1, 9))
+
+
+def test_a_branch_of_another_rank_that_depends_on_data_is_refused() -> None:
+    model = text("""g (float[2,2] x) => (float y) <float zero = {0}> {
+        s = ReduceSum<keepdims = 0>(x) c = Greater(s, zero)
+        row = If (c) <then_branch = t () => (float[2] a) { a = ReduceSum<keepdims = 0>(x) },
+            else_branch = e () => (float[2,2] a) { a = Tanh(x) }>
+        y = ReduceSum<keepdims = 0>(row) }""")
+    with pytest.raises(DependsOnData, match="branches return tensors of other ranks"):
+        torch.export.export(sx.to_torch(model), (torch.ones(2, 2),))
+
+
+def test_a_program_made_for_several_rows_takes_one() -> None:
+    """The reshape inside torch's product would demand more, for steps that are computed."""
+    model = text("""g (float[N,1,T] x) => (float[N,K,3] y)
+        <float[2,1,6] w = {1, 2, 3, 4, 5, 6, 1, -1, 1, -1, 1, -1},
+         float[2,3] v = {1, 2, 3, -1, -2, 1}> {
+        c = Conv<strides = [3]>(x, w) r = Transpose<perm = [0, 2, 1]>(c) y = MatMul(r, v) }""")
+    module = sx.to_torch(model)
+    x = RNG.normal(size=(3, 1, 30)).astype(np.float32)
+    free = ({0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(module, (torch.from_numpy(x),), dynamic_shapes=free).module()
+    check(program, model, [(x,), (x[:1],), (x[:2, :, :21],)])

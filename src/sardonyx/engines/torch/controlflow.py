@@ -245,10 +245,24 @@ def if_(xp, cond, *, then_branch, else_branch):
         return controlflow.if_(xp, decided, then_branch=then_branch, else_branch=else_branch)
     sides = [lambda b=b: as_tensors(xp, b()) for b in (then_branch, else_branch)]
     with deeper():
-        read = {id(t): t for side in sides for t in read_by(side, ())[0]}
+        found = [read_by(side, ()) for side in sides]
+        if len({tuple(t.ndim for t in outputs) for _, outputs in found}) > 1:
+            decided = decided_by_sizes(xp, cond)
+            return controlflow.if_(xp, decided, then_branch=then_branch, else_branch=else_branch)
+        read = {id(t): t for tensors, _ in found for t in tensors}
         extra = tuple(read.values())
         both = [closed(side, 0, extra) for side in sides]
         return tuple(HIGHER.cond(cond.reshape(()), *both, extra))
+
+
+def decided_by_sizes(xp, cond):
+    """A condition on sizes, decided at those of an export: torch's programs check what was assumed.
+
+    A graph of ours would not: there, the model runs node by node.
+    """
+    if not hasattr(cond, "sizes") or not torch.compiler.is_exporting():
+        raise NotStatic("the branches return tensors of other ranks")
+    return xp.static(cond)
 
 
 @lowering("Loop", only="torch", either=("M", "cond"))
@@ -321,8 +335,10 @@ def _stacked(xp, trips, cond, position, state, body, examples):
 
 def _conditional(xp, trips, cond, position, state, body):
     """A loop that ends when its body says so: trips made, whether it goes on, the last state."""
-    going = torch.full((), True, device=xp.device) if cond is None else xp.asarray(cond).reshape(())
-    limit = None if trips is None else xp.asarray(trips).reshape(())
+    (going,) = as_tensors(xp, [np.array(True) if cond is None else cond])
+    going, limit = going.reshape(()), None
+    if trips is not None:
+        limit = as_tensors(xp, [trips])[0].reshape(())
 
     def goes_on(i, going, *state):
         return going if limit is None else going & (i < limit)

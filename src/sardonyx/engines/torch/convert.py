@@ -133,6 +133,14 @@ class OnnxModule(Scope):
         return owner
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        by_tracing = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+        if by_tracing and not self.untraced:
+            # A program made for several rows takes one as well: reshapes assume nothing of sizes.
+            with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+                return self._called(inputs, named)
+        return self._called(inputs, named)
+
+    def _called(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         feeds = self._given(inputs, named)
         if self.training and self.training_graph is not None:
             outputs = self.training_graph(*self._quick_tensors(), *feeds)

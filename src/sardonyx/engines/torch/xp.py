@@ -70,6 +70,7 @@ UNSIGNED = Unsigned(
 WIDENING = Widening(WIDE, torch.uint64, torch.Tensor.to, UNSIGNED)
 widened, in_wide = WIDENING.widened, WIDENING.in_wide
 ordered, in_order = WIDENING.ordered, WIDENING.in_order
+EQUAL = widened("equal", torch.eq)
 SIZES = 16  # the most numbers that are read as sizes: a shape, or where a slice begins
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
@@ -416,6 +417,13 @@ class Torch(Arrays):
         return torch.cumprod(x, axis, dtype=x.dtype)
 
     # -- order and products
+
+    def equal(self, a, b):
+        result = EQUAL(a, b)
+        if any(hasattr(x, "sizes") for x in (a, b)) and result.numel() == 1:
+            first, second = (self.static(x).reshape(-1)[0] for x in (a, b))
+            result.sizes = np.array([first == second], object).reshape(result.shape)
+        return result
 
     def sort(self, x, axis):
         return in_order(lambda v: torch.sort(v, axis).values, x)
