@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import io
 import linecache
 import logging
@@ -110,7 +111,7 @@ def _has_version(value: Any) -> bool:
 
 
 def _loss_value(loss: Loss, result: Any, labels: Any) -> torch.Tensor:
-    if isinstance(labels, Mapping):
+    if isinstance(labels, Mapping) and not _takes_whole(loss, labels):
         value = loss(result, **labels)
     elif isinstance(labels, tuple):
         value = loss(result, *labels)
@@ -124,6 +125,24 @@ def _loss_value(loss: Loss, result: Any, labels: Any) -> torch.Tensor:
     return value.reshape(())
 
 
+def _takes_whole(loss: Loss, labels: Mapping[str, Any]) -> bool:
+    """Whether a loss takes a dict of labels as one argument, and not by their names."""
+    function = loss.forward if isinstance(loss, torch.nn.Module) else loss
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function of C
+        return False
+    return not _binds(signature, **labels) and _binds(signature, labels)
+
+
+def _binds(signature: inspect.Signature, *labels: Any, **by_name: Any) -> bool:
+    try:
+        signature.bind(None, *labels, **by_name)
+    except TypeError:
+        return False
+    return True
+
+
 @dataclass
 class Program:
     """A captured program and the names of what goes in and comes out, in order."""
@@ -132,6 +151,16 @@ class Program:
     inputs: list[str]
     outputs: list[str]
     free: dict[tuple[str, int], str] = field(default_factory=dict)  # (input, axis) → its name
+
+    def sizes(self) -> dict[tuple[str, int], Any]:
+        """The sizes of the inputs, by (input, axis): numbers where they are fixed, else symbols."""
+        holders = [n for n in self.exported.graph.nodes if n.op == "placeholder"]
+        users = holders[len(holders) - len(self.inputs) :]
+        return {
+            (name, axis): int(size) if str(size).isdigit() else size
+            for name, holder in zip(self.inputs, users, strict=True)
+            for axis, size in enumerate(getattr(holder.meta.get("val"), "shape", ()))
+        }
 
 
 class _Whole(torch.nn.Module):
@@ -182,9 +211,22 @@ def captured(
     """
     values = {**source.call.tensors(), **source.label_tensors()}
     refuse_values(source, values)
+    free = free_sizes(source, values, dynamic)
+    program = _exported(source, values, free, depth)
+    if isinstance(dynamic, str) and dynamic == "batch":
+        program = _with_free_batch(program, source, values, depth)
+    _refuse_complex_outputs(program)
+    return program
+
+
+def _exported(
+    source: Source,
+    values: Mapping[str, torch.Tensor],
+    free: dict[tuple[str, int], str],
+    depth: Mapping[torch.nn.Module, RowDropout] | None,
+) -> Program:
     outputs: list[str] = []
     whole = _Whole(source, list(values), lambda names: outputs.__setitem__(slice(None), names))
-    free = free_sizes(source, values, dynamic)
     shapes = tuple({axis: Dim.AUTO for name, axis in free if name == n} or None for n in values)
     lines = functools.partial(_written_weights, source)
     with evaluation_mode(source.module), quiet(), silent(), refused(source.module, lines):
@@ -192,9 +234,33 @@ def captured(
         exported = torch.export.export(
             whole, tuple(values.values()), dynamic_shapes=(shapes,), strict=False
         )
-    program = Program(exported, list(values), outputs, free)
-    _refuse_complex_outputs(program)
-    return program
+    return Program(exported, list(values), outputs, free)
+
+
+def _with_free_batch(
+    program: Program,
+    source: Source,
+    values: Mapping[str, torch.Tensor],
+    depth: Mapping[torch.nn.Module, RowDropout] | None,
+) -> Program:
+    """Where the network has fixed the batch: with the batch free at other axes of inputs, too.
+
+    The first state of a recurrent layer has its rows along axis 1.
+    """
+    sizes = program.sizes()
+    first = next(iter(program.free), None)
+    if first is None or not isinstance(sizes[first], int):
+        return program
+    axes = {place: "batch" for place, size in sizes.items() if size == sizes[first]}
+    if axes.keys() <= program.free.keys():
+        return program
+    try:
+        other = _exported(source, values, axes, depth)
+    except ImportRefused:
+        return program
+    sizes = other.sizes()
+    other.free = {place: "batch" for place in axes if str(sizes[place]) == str(sizes[first])}
+    return program if isinstance(sizes[first], int) else other
 
 
 def _written_weights(source: Source, text: str) -> list[list[str]]:

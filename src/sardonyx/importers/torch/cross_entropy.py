@@ -25,11 +25,10 @@ def cross_entropy(
     is_single = len(self.shape) == 1
     if is_single:
         self, target = (op.Unsqueeze(v, op.Constant(value_ints=[0])) for v in (self, target))
-    classes = int(self.shape[1])
     if target.dtype.is_floating_point():
-        loss = _of_probabilities(self, target, weight, reduction, label_smoothing, classes)
+        loss = _of_probabilities(self, target, weight, reduction, label_smoothing)
     elif label_smoothing:
-        loss = _smoothed(self, target, weight, reduction, ignore_index, label_smoothing, classes)
+        loss = _smoothed(self, target, weight, reduction, ignore_index, label_smoothing)
     else:
         inputs = [self, target] if weight is None else [self, target, weight]
         words = REDUCTIONS[reduction]
@@ -51,17 +50,21 @@ def _summed(x: Any, axis: int | None = None) -> Any:
     return op.ReduceSum(x, op.Constant(value_ints=[axis]), keepdims=0)
 
 
+def _averaged(x: Any) -> Any:
+    """The mean over classes; where rows are compared with rows, how many there are is free."""
+    return op.ReduceMean(x, op.Constant(value_ints=[1]), keepdims=0)
+
+
 def _of_probabilities(
-    scores: Any, target: Any, weight: Any, reduction: int, smoothing: float, classes: int
+    scores: Any, target: Any, weight: Any, reduction: int, smoothing: float
 ) -> Any:
     logs = op.LogSoftmax(scores, axis=1)
-    if smoothing:
-        share = op.Mul(target, number(1.0 - smoothing, target))
-        target = op.Add(share, number(smoothing / classes, target))
-    terms = op.Mul(logs, target)
     if weight is not None:
-        terms = op.Mul(terms, _along_classes(weight, scores))
-    each = op.Neg(_summed(terms, 1))
+        logs = op.Mul(logs, _along_classes(weight, scores))
+    each = op.Neg(_summed(op.Mul(logs, target), 1))
+    if smoothing:
+        share = op.Mul(each, number(1.0 - smoothing, logs))
+        each = op.Sub(share, op.Mul(_averaged(logs), number(smoothing, logs)))
     if reduction == 0:
         return each
     return op.ReduceMean(each, keepdims=0) if reduction == 1 else _summed(each)
@@ -74,7 +77,6 @@ def _smoothed(
     reduction: int,
     ignore_index: int,
     smoothing: float,
-    classes: int,
 ) -> Any:
     logs = op.LogSoftmax(scores, axis=1)
     counted = op.Not(op.Equal(target, op.Constant(value_int=ignore_index)))
@@ -85,10 +87,9 @@ def _smoothed(
     share = op.CastLike(counted, logs)
     shares = share if weight is None else op.Mul(share, op.Gather(weight, safe, axis=0))
     nll = op.Neg(op.Mul(picked, shares))
-    smooth = op.Neg(op.Mul(_summed(everywhere, 1), share))
+    smooth = op.Neg(op.Mul(_averaged(everywhere), share))
     loss = op.Add(
-        op.Mul(nll, number(1.0 - smoothing, logs)),
-        op.Mul(smooth, number(smoothing / classes, logs)),
+        op.Mul(nll, number(1.0 - smoothing, logs)), op.Mul(smooth, number(smoothing, logs))
     )
     if reduction == 0:
         return loss

@@ -28,17 +28,22 @@ def data_sets(source: Source, free: Mapping[tuple[str, int], str]) -> list[dict[
     """The example, and the example with one row more where the batch is free."""
     inputs = {n: array_of(v) for n, v in source.call.tensors().items()}
     labels = {n: array_of(v) for n, v in source.label_tensors().items()}
-    batched = {n for (n, axis), size in free.items() if axis == 0 and size == "batch"}
+    batched: dict[str, list[int]] = {}
+    for (name, axis), size in free.items():
+        if size == "batch":
+            batched.setdefault(name, []).append(axis)
     if not batched:
         return [{**inputs, **labels}]
-    longer = {n: _moved(_longer(a)) if n in batched else a for n, a in inputs.items()}
-    longer |= {n: _longer(a) if n in batched else a for n, a in labels.items()}
+    longer = {n: _moved(_longer(a, batched[n])) if n in batched else a for n, a in inputs.items()}
+    longer |= {n: _longer(a, batched.get(n, ())) for n, a in labels.items()}
     return [{**inputs, **labels}, longer]
 
 
-def _longer(array: np.ndarray) -> np.ndarray:
+def _longer(array: np.ndarray, axes: Iterable[int]) -> np.ndarray:
     """The rows, and the last one once more in front of them."""
-    return np.concatenate([array[-1:], array], axis=0)
+    for axis in axes:
+        array = np.take(array, np.arange(-1, array.shape[axis]), axis)
+    return array
 
 
 def _moved(rows: np.ndarray) -> np.ndarray:
@@ -82,18 +87,15 @@ def _places(program: Program) -> list[tuple[list[Any], Places]]:
     a mask that is only broadcast has a symbol of its own. Sizes that others are computed from are
     left out.
     """
-    holders = [n for n in program.exported.graph.nodes if n.op == "placeholder"]
-    users = holders[len(holders) - len(program.inputs) :]
     places: dict[Any, Places] = {}
     derived = set()
-    for name, holder in zip(program.inputs, users, strict=True):
-        for axis, size in enumerate(getattr(holder.meta.get("val"), "shape", ())):
-            if isinstance(size, torch.SymInt):
-                expression = size.node.expr
-                if expression.is_Symbol:
-                    places.setdefault(expression, []).append((name, axis))
-                else:
-                    derived |= set(expression.free_symbols)
+    for place, size in program.sizes().items():
+        if isinstance(size, torch.SymInt):
+            expression = size.node.expr
+            if expression.is_Symbol:
+                places.setdefault(expression, []).append(place)
+            else:
+                derived |= set(expression.free_symbols)
     groups: dict[Any, tuple[list[Any], Places]] = {}
     for symbol, axes in places.items():
         names = [program.free[place] for place in axes if place in program.free]

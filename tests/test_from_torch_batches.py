@@ -1,0 +1,111 @@
+"""Batches of imported records: rows along other axes, rows compared with rows, labels in a dict.
+
+Each record is made from a few rows, and takes a step with other numbers of rows; torch is the
+oracle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx as sx
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+nn, functional = torch.nn, torch.nn.functional
+
+SIZES = (1, 2, 7)
+
+
+def normal(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def check_losses(net: Any, loss: Any, batches: Any, example: Any) -> None:
+    """Each batch, (arguments, labels), has torch's loss; no step changes the parameters."""
+    arguments, labels = example
+    optimizer = torch.optim.SGD(net.parameters(), 0.0)
+    model = sx.from_torch(net, arguments, loss=loss, labels=labels, optimizer=optimizer)
+    rep = sx.prepare_training(model)
+    names = [v.name for v in rep.step_inputs]
+    net.eval()
+    for arguments, labels in batches:
+        listed = list(labels.values()) if isinstance(labels, dict) else [labels]
+        feeds = dict(zip(names, (v.numpy() for v in (*arguments, *listed)), strict=True))
+        with torch.no_grad():
+            expected = float(loss(net(*arguments), labels))
+        assert np.isclose(rep.step(feeds)["loss"], expected, rtol=1e-5)
+
+
+class WithState(nn.Module):  # type: ignore[misc]
+    """A recurrent network that is given its state, whose rows are along axis 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.LSTM(4, 5, num_layers=2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Any, hidden: Any, cell: Any) -> Any:
+        y, (hidden, cell) = self.layers(x, (hidden, cell))
+        return self.head(y[:, -1]), hidden, cell
+
+
+@pytest.mark.parametrize("rows", [3, 2], ids=["rows", "as-many-rows-as-layers"])
+def test_the_batch_is_free_where_a_state_has_it_along_another_axis(rows: int) -> None:
+    def batch(rows: int) -> Any:
+        arguments = normal(rows, 6, 4), normal(2, rows, 5), normal(2, rows, 5) * 0.5
+        return arguments, torch.arange(rows) % 3
+
+    torch.manual_seed(0)
+    check_losses(
+        WithState(),
+        lambda outputs, labels: functional.cross_entropy(outputs[0], labels),
+        map(batch, SIZES),
+        batch(rows),
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["classes", "probabilities"])
+def test_rows_may_be_compared_with_all_rows(kind: str, smoothing: float) -> None:
+    def loss(outputs: Any, labels: Any) -> Any:
+        places = torch.arange(outputs.shape[0]) + 0 * labels
+        same = (labels[:, None] == labels[None]).float()
+        target = places if kind == "classes" else same / same.sum(1, keepdim=True)
+        return functional.cross_entropy(outputs @ outputs.T, target, label_smoothing=smoothing)
+
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6),), torch.arange(rows) % 2
+
+    torch.manual_seed(0)
+    check_losses(nn.Linear(6, 4), loss, map(batch, SIZES), batch(5))
+
+
+class TwoHeads(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind, self.size = nn.Linear(6, 3), nn.Linear(6, 1)
+
+    def forward(self, x: Any) -> Any:
+        return {"kind": self.kind(x), "size": self.size(x)[:, 0]}
+
+
+class OfBoth(nn.Module):  # type: ignore[misc]
+    """A loss that takes its labels as one dict."""
+
+    def forward(self, outputs: Any, labels: Any) -> Any:
+        of_kind = functional.cross_entropy(outputs["kind"], labels["kind"])
+        return of_kind + functional.mse_loss(outputs["size"], labels["size"])
+
+
+@pytest.mark.parametrize(
+    "whole", [OfBoth(), lambda a, b: OfBoth()(a, b)], ids=["module", "function"]
+)
+def test_a_loss_may_take_its_labels_as_one_dict(whole: Any) -> None:
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6),), {"kind": torch.arange(rows) % 3, "size": normal(rows)}
+
+    torch.manual_seed(0)
+    check_losses(TwoHeads(), whole, map(batch, SIZES), batch(5))
