@@ -40,7 +40,7 @@ def check_losses(net: Any, loss: Any, batches: Any, example: Any) -> None:
         assert np.isclose(rep.step(feeds)["loss"], expected, rtol=1e-5)
 
 
-class WithState(nn.Module):  # type: ignore[misc]
+class WithState(nn.Module):
     """A recurrent network that is given its state, whose rows are along axis 1."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def test_rows_may_be_compared_with_all_rows(kind: str, smoothing: float) -> None
     check_losses(nn.Linear(6, 4), loss, map(batch, SIZES), batch(5))
 
 
-class TwoHeads(nn.Module):  # type: ignore[misc]
+class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.kind, self.size = nn.Linear(6, 3), nn.Linear(6, 1)
@@ -92,7 +92,7 @@ class TwoHeads(nn.Module):  # type: ignore[misc]
         return {"kind": self.kind(x), "size": self.size(x)[:, 0]}
 
 
-class OfBoth(nn.Module):  # type: ignore[misc]
+class OfBoth(nn.Module):
     """A loss that takes its labels as one dict."""
 
     def forward(self, outputs: Any, labels: Any) -> Any:

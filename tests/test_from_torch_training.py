@@ -494,6 +494,34 @@ def test_stopped_gradients_stay_stopped() -> None:
     assert "training" in model.metadata["sardonyx.imported"]
 
 
+class Teacher(nn.Module):
+    """A part without gradients that is still in the optimizer, as in networks with a teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher, self.choice = (nn.Linear(8, 3) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            soft = self.teacher(x).softmax(-1)
+        return self.student(x) + soft + self.choice(x).argmax(-1, keepdim=True)
+
+
+def test_what_gradients_do_not_arrive_at_is_left_alone_after_steps() -> None:
+    torch.manual_seed(0)
+    net = Teacher()
+    optimizer = optim.AdamW(net.parameters(), 1e-2, weight_decay=0.5)
+    model, batches = continued(net, optimizer)
+    rep = sx.prepare_training(model)
+    for batch in batches[:10]:
+        step(net, optimizer, batch)
+        rep.step({"x": batch[0].numpy(), "label": batch[1].numpy()})
+    state = {n: array for n, array in rep.state().items() if n in net.state_dict()}
+    assert sorted(state) == ["student.bias", "student.weight"]
+    for name, array in state.items():
+        np.testing.assert_allclose(array, net.state_dict()[name].numpy(), atol=1e-6)
+
+
 # -- and back ---------------------------------------------------------------------------
 
 

@@ -549,7 +549,8 @@ def compare_steps(
         raise ImportDiffers(
             f"{len(rows)} of {len(exact)} tensors differ from torch's after {steps} updates",
             rows,
-            hint="hooks on gradients are not taken over; verify=False returns the model all the "
+            hint="hooks, what Python counts, and what only training mode does (a branch on "
+            "self.training) have no place in a record; verify=False returns the model all the "
             "same; please report it",
         )
     return ratios

@@ -11,6 +11,7 @@ import torch
 
 from sardonyx.collector import paused
 from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
+from sardonyx.grad.driver import path
 from sardonyx.importers.torch.capture import LOSS, Source, captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps
 from sardonyx.importers.torch.data import data_sets, other_sizes
@@ -32,7 +33,6 @@ from sardonyx.importers.torch.schedulers import ReduceLROnPlateau, read_schedule
 from sardonyx.importers.torch.split import Split, split
 from sardonyx.importers.torch.translate import translated
 from sardonyx.model import Model
-from sardonyx.passes.nesting import reads
 from sardonyx.record import loss as losses
 from sardonyx.record.builder import STEP
 from sardonyx.record.describe import describe, descriptions
@@ -247,22 +247,22 @@ def _with_record(
 
 
 def _reached(served: Model, parts: Split | None, parameters: Mapping[str, Any]) -> list[str]:
-    """The parameters that the loss depends on, tied ones once."""
+    """The parameters that gradients of the loss arrive at, tied ones once.
+
+    Torch has no gradients for the others, and leaves them alone.
+    """
     initializers = served.graph.initializers
     if parts is None:
         return [n for n in parameters if n in initializers and initializers[n].uses()]
     values = {v.name: v for n in served.graph for v in n.outputs}
     values |= {v.name: v for v in initializers.values()}
-    stack: list[ir.Value] = [values[n] for n in parts.reads if n in values]
-    seen: set[ir.Value] = set()
-    while stack:
-        value = stack.pop()
-        if value not in seen:
-            seen.add(value)
-            node = value.producer()
-            stack += reads(node) if node is not None else []
-    names = {v.name for v in seen}
-    return [n for n in parameters if n in names]
+    graph = parts.loss.graph
+    _, of_loss = path(list(graph), graph.inputs, graph.outputs, ())
+    pairs = zip(graph.inputs, parts.reads, strict=False)  # labels come after what is read
+    ends = [values[name] for value, name in pairs if value in of_loss and name in values]
+    trained = [initializers[n] for n in parameters if n in initializers]
+    _, reached = path(list(served.graph), trained, ends, ())
+    return [v.name or "" for v in trained if v in reached]
 
 
 def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
