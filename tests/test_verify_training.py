@@ -185,6 +185,33 @@ def test_a_sign_that_rounding_decides_is_no_difference(
     assert report.verdict == verdict, str(report)
 
 
+class Rounded(Moved):
+    """A training whose steps leave `rest` where a gradient cancels."""
+
+    def __init__(self, net: sx.Model, rest: float):
+        super().__init__(net, 0, 0.0)
+        self.rest = rest
+
+    def state(self) -> dict[str, np.ndarray]:
+        values = super().state()
+        slot = next(n for n in values if "lion" in n)
+        return {**values, slot: values[slot] + np.float32(self.rest if self.moved else 0.0)}
+
+
+@pytest.mark.parametrize(("rest", "verdict"), [(1e-10, SAME), (1e-5, DIFFERENT)])
+def test_a_gradient_that_cancels_up_to_rounding_is_the_same(rest: float, verdict: str) -> None:
+    """The numbers are small fractions that NumPy adds up to 0 without any rounding."""
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[N,1] x) => (float[N,1] y)
+    <float[1,1] w = {0}> { y = MatMul (x, w) }"""
+    net = sx.trainable(parse(text), loss="mse", optimizer=sx.optim.lion(RATE))
+    rng = np.random.default_rng(0)
+    x, label = rng.integers(-8, 9, (8, 1)) / 8, rng.integers(-8, 9, (8, 1)) / 8
+    x[4:], label[4:] = x[:4], -label[:4]
+    data = [{"x": x.astype(np.float32), "label": label.astype(np.float32)}]
+    report = sx.verify_training(net, Rounded(net, rest), data=data, steps=1)
+    assert report.verdict == verdict, str(report)
+
+
 def _tied_relu(offset: float) -> sx.Model:
     """A layer in which one number before the Relu is zero up to rounding, off by `offset` of the
     other sign; NumPy, which tells how much noise there is, has its sign right.

@@ -272,21 +272,27 @@ class _Flips:
         self.has_signs = any(has_signs(g.model) for g in graphs)
         self._steps: list[_Graphs] = []
 
-    def nearest(self, before: State, inputs: Mapping[str, Any], c: State, r: State) -> State:
-        """`c` less what other signs would add to `r`, where that is nearer to it."""
-        if not self._steps:
+    def states(self, before: State, inputs: Mapping[str, Any]) -> list[State]:
+        """What the step gives with each sign; nothing where no update goes by one."""
+        if self.has_signs and not self._steps:
             self._steps = [_Graphs(self.graphs, self.start, with_sign(sign)) for sign in SIGNS]
-        out = {n: np.asarray(a) for n, a in c.items()}
         for step in self._steps:
             step.load_state(before)
             step.step(inputs)
-            for name, other in step.state().items():
-                exact, array = np.asarray(r[name]), out[name]
-                if array.dtype.kind == "f" and array.shape == exact.shape == np.shape(other):
-                    moved = array.astype(np.float64) - (np.asarray(other) - exact)
-                    is_nearer = np.abs(moved - exact) < np.abs(array - exact)
-                    out[name] = np.where(is_nearer, moved, array).astype(array.dtype)
-        return out
+        return [step.state() for step in self._steps]
+
+
+def _without_flips(c: State, r: State, signed: Sequence[State]) -> State:
+    """`c` less what other signs would add to `r`, where that is nearer to it."""
+    out = {n: np.asarray(a) for n, a in c.items()}
+    for state in signed:
+        for name in out.keys() & state.keys():
+            other, exact, array = np.asarray(state[name]), np.asarray(r[name]), out[name]
+            if array.dtype.kind == "f" and array.shape == exact.shape == other.shape:
+                shifted = array.astype(np.float64) - (other - exact)
+                is_nearer = np.abs(shifted - exact) < np.abs(array - exact)
+                out[name] = np.where(is_nearer, shifted, array).astype(array.dtype)
+    return out
 
 
 @dataclass
@@ -334,14 +340,16 @@ class _Sides:
             side.step(batch)
         c, r, b = (side.state() for side in (self.side, self.exact, self.plain))
         ratios = self._ratios(variables, c, r, [b], start)
-        if self.flips.has_signs and max(ratios.values()) > self.bands[0]:
-            c = {**c, **self.flips.nearest(before, batch, {n: c[n] for n in variables}, r)}
+        signed: list[State] = []
+        if max(ratios.values()) > self.bands[0]:
+            signed = self.flips.states(before, batch)
+        if signed:
+            c = _without_flips({n: c[n] for n in variables}, r, signed)
             others = self._ratios(variables, c, r, [b], start)
             self.flipped = self.flipped or others != ratios
             ratios = others
-        is_forced = kind == "forced" and not self.flips.has_signs
-        if is_forced and max(ratios.values()) > self.bands[0]:
-            ratios = self._with_perturbed(ratios, before, batch, c, r, b, start)
+        if kind == "forced" and max(ratios.values()) > self.bands[0]:
+            ratios = self._with_perturbed(ratios, before, batch, c, r, b, start, signed)
         for name, variable in variables.items():
             getattr(variable, kind).append(ratios[name])
 
@@ -354,11 +362,12 @@ class _Sides:
         r: State,
         b: State,
         start: State,
+        signed: Sequence[State],
     ) -> dict[str, float]:
         """The ratios with the noise of perturbed steps, as many as it takes."""
         baselines = [b]
         for other in self._perturbed(before, batch, start):
-            baselines.append(other)
+            baselines.append(_without_flips(other, r, signed))
             ratios = self._ratios(ratios, c, r, baselines, start)
             if max(ratios.values()) <= self.bands[0]:
                 self.flipped = True
