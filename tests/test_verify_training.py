@@ -186,10 +186,10 @@ def test_a_sign_that_rounding_decides_is_no_difference(
 
 
 class Rounded(Moved):
-    """A training whose steps leave `rest` where a gradient cancels."""
+    """A training whose steps leave `rest` where a gradient cancels, and go by its sign."""
 
     def __init__(self, net: sx.Model, rest: float):
-        super().__init__(net, 0, 0.0)
+        super().__init__(net, 0, 1.0)
         self.rest = rest
 
     def state(self) -> dict[str, np.ndarray]:
