@@ -12,14 +12,22 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 from sardonyx.errors import ImportRefused, quote
 from sardonyx.importers.assembly import assemble, graph_input
-from sardonyx.importers.tflite import elementwise, indexing, nn, shapes, spectral  # noqa: F401  (rules)
+from sardonyx.importers.tflite import (  # noqa: F401  (rules)
+    elementwise,
+    indexing,
+    nn,
+    recurrent,
+    shapes,
+    spectral,
+    windows,
+)
 from sardonyx.importers.tflite.reader import File, Graph, Operator, Signature, Tensor
-from sardonyx.importers.tflite.rules import RAW, RULES, Node, Unsupported
+from sardonyx.importers.tflite.rules import OWN_ACTIVATION, RAW, RULES, Node, Unsupported
 from sardonyx.model import Model
 
 UNNAMED = "tensor"
 CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
-CONTROL = ("IF", "WHILE", *CALLS)
+CONTROL = ("IF", "WHILE", "STABLEHLO_CASE", *CALLS)
 STATE = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
 DEPTH = 8  # graphs that call graphs, at most
 
@@ -135,6 +143,8 @@ class _Driver:
             [None if i < 0 else tensors[i] for i in operator.inputs],
             [tensors[i] for i in operator.outputs],
             self._turned,
+            lambda place, value: self._assign(tensors[operator.inputs[place]], value),
+            lambda index: [o.name for o in self.file.graphs[index].operators],
         )
         with self.op.named(
             node.outputs[0].name or operator.name if node.outputs else operator.name
@@ -167,7 +177,7 @@ class _Driver:
 
     def _give(self, operator: Operator, tensor: Tensor, value: ir.Value) -> None:
         kind = operator.options.get("fused_activation_function", 0)
-        if kind and operator.name != "UNIDIRECTIONAL_SEQUENCE_LSTM":
+        if kind and operator.name not in OWN_ACTIVATION:
             value = elementwise.activated(self.op, value, kind)
         if tensor.is_quantized and operator.name not in RAW:
             value = self.op.QuantizeLinear(value, *_parameters(self.op, tensor), axis=tensor.axis)
@@ -186,6 +196,8 @@ class _Driver:
         name = node.operator.name
         if name in CALLS:
             return self._call(node[CALLS[name]], self.op, values)
+        if name == "STABLEHLO_CASE":
+            return self._case(node, values)
         return self._if(node, values) if name == "IF" else self._while(node, values)
 
     def _call(self, index: int, op: Builder, inputs: Sequence[ir.Value]) -> list[ir.Value]:
@@ -210,6 +222,26 @@ class _Driver:
         attributes = {name: ir.AttrGraph(name, graph) for name, graph in branches.items()}
         condition = self.op.Reshape(condition, np.zeros(0, np.int64))
         return list(self.op.call("If", [condition], attributes, outputs=len(node.outputs)))
+
+    def _case(self, node: Node, values: list[ir.Value]) -> list[ir.Value]:
+        """One of several graphs by its number; the last one for a number that none has."""
+        number, *inputs = values
+        number = self.op.Reshape(number, np.zeros(0, np.int64))
+        *others, last = node["branch_subgraph_indices"]
+        if not others:
+            return self._call(last, self.op, inputs)
+        branch = self._body(last, inputs)
+        for place in reversed(range(len(others))):
+            attributes = {
+                "then_branch": ir.AttrGraph("then_branch", self._body(others[place], inputs)),
+                "else_branch": ir.AttrGraph("else_branch", branch),
+            }
+            inner = Builder(self.op.prefix, self.op) if place else self.op
+            condition = inner.Equal(number, np.int32(place))
+            results = inner.call("If", [condition], attributes, outputs=len(node.outputs))
+            if place:
+                branch = ir.Graph([], results, nodes=inner.nodes, name=self.op.fresh("branch"))
+        return list(results)
 
     def _while(self, node: Node, values: list[ir.Value]) -> list[ir.Value]:
         op = self.op
@@ -268,16 +300,38 @@ class _Driver:
             start = self.starts.get(name)
             if start is None or start.data is None or None in tensor.shape:
                 raise Unsupported(f"the first value of {quote(name)} is not known")
-            label = self.op.fresh(name)
-            value = graph_input(label, _type(start.dtype), list(start.shape))
-            output = self.op.fresh(f"{label}/next")
-            self.state[name] = Variable(value, start.data, output, value)
+            self.state[name] = self._variable_of(name, start.data)
         return self.state[name]
+
+    def _kept(self, tensor: Tensor) -> Variable:
+        """A tensor that keeps what an operator writes into it, and is 0 at first."""
+        key = f"tensor {tensor.index}"
+        if key not in self.state:
+            if self.depth:
+                raise Unsupported("a variable inside control flow")
+            if tensor.is_quantized or None in tensor.shape:
+                raise Unsupported("a state of integers, or of a free size")
+            start = np.zeros([d or 0 for d in tensor.shape], tensor.dtype)
+            self.state[key] = self._variable_of(tensor.name or "state", start)
+        return self.state[key]
+
+    def _assign(self, tensor: Tensor, value: ir.Value) -> None:
+        if not tensor.is_variable:
+            raise Unsupported("a state that is no variable")
+        self._kept(tensor).current = value
+        self.floats.pop(tensor.index, None)
+
+    def _variable_of(self, name: str, start: np.ndarray) -> Variable:
+        label = self.op.fresh(name)
+        value = graph_input(label, _type(start.dtype), list(start.shape))
+        return Variable(value, start, self.op.fresh(f"{label}/next"), value)
 
     # -- tensors
 
     def _raw(self, tensor: Tensor) -> ir.Value:
         """A tensor as the file has it."""
+        if tensor.is_variable and tensor.data is None:
+            return self._kept(tensor).current
         if tensor.index not in self.values:
             if tensor.data is None:
                 raise ImportRefused(

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.importers import arithmetic
-from sardonyx.importers.tflite.rules import RULES, Unsupported, rank, rule
+from sardonyx.importers.tflite.rules import RAW, RULES, Unsupported, known, rank, rule
 
 PLAIN = {
     "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div", "EQUAL": "Equal",
@@ -17,6 +17,8 @@ PLAIN = {
     "SIN": "Sin", "SQRT": "Sqrt", "SUB": "Sub", "TANH": "Tanh", "HARD_SWISH": "HardSwish",
     "POW": "Pow", "ADD_N": "Sum",
 }  # fmt: skip
+# Operators of StableHLO that LiteRT has kernels for: none looks at scales.
+STABLEHLO = {"ADD": "Add", "MAXIMUM": "Max", "MINIMUM": "Min", "MULTIPLY": "Mul"}
 
 
 def _plain(name):
@@ -28,6 +30,8 @@ def _plain(name):
 
 
 RULES.update({source: _plain(target) for source, target in PLAIN.items()})
+RULES.update({f"STABLEHLO_{source}": _plain(target) for source, target in STABLEHLO.items()})
+RAW.update(f"STABLEHLO_{source}" for source in STABLEHLO)
 
 
 @rule()
@@ -64,10 +68,28 @@ def floor_mod(op, node, a, b):
 @rule("RIGHT_SHIFT")
 def right_shift(op, node, x, count):
     # ONNX shifts integers without a sign only; a shift is a division that rounds down.
-    most = np.int64(8 * np.dtype(node.inputs[0].dtype).itemsize - 1)
+    most = np.int64(_bits(node) - 1)
     count = op.Min(op.Max(op.cast(count, ir.DataType.INT64), np.int64(0)), most)
     power = op.Gather(np.left_shift(np.int64(1), np.arange(most + 1)), count, axis=0)
     return arithmetic.floor_div(op, op.cast(x, ir.DataType.INT64), power)
+
+
+@rule("STABLEHLO_SHIFT_LEFT", raw=True)
+def shift_left(op, node, x, count):
+    # LiteRT leaves other counts to the processor.
+    numbers = known(count, "the number of bits").astype(np.int64)
+    if ((numbers < 0) | (numbers >= _bits(node))).any():
+        raise Unsupported("a shift of a number beyond its bits")
+    return op.Mul(op.cast(x, ir.DataType.INT64), np.left_shift(np.int64(1), numbers))
+
+
+def _bits(node):
+    return 8 * np.dtype(node.inputs[0].dtype).itemsize
+
+
+@rule("STABLEHLO_AND", raw=True)
+def stablehlo_and(op, node, a, b):
+    return op.And(a, b) if a.dtype == ir.DataType.BOOL else op.BitwiseAnd(a, b)
 
 
 @rule()

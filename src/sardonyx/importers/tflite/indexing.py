@@ -137,6 +137,17 @@ def sparse_to_dense(op, node, indices, shape, values, default):
     return op.ScatterND(begin, places, op.Expand(values, count))
 
 
+@rule("HASHTABLE_LOOKUP", raw=True)
+def hashtable_lookup(op, node, x, keys, values):
+    if (np.diff(known(keys, "a table's keys").astype(np.int64)) <= 0).any():
+        raise Unsupported("keys that do not ascend")
+    same = op.cast(op.Equal(op.Unsqueeze(x, [1]), keys), ir.DataType.INT32)
+    hits = op.ReduceMax(same, [1], keepdims=0)
+    rows = op.Gather(values, op.ArgMax(same, axis=1, keepdims=0), axis=0)
+    is_hit = op.Reshape(op.cast(hits, ir.DataType.BOOL), [-1] + [1] * (rank(values) - 1))
+    return op.Where(is_hit, rows, op.const(np.zeros((), rows.dtype.numpy()))), hits
+
+
 @rule("FAKE_QUANT")
 def fake_quant(op, node, x):
     low, high = np.float32(node["min"]), np.float32(node["max"])

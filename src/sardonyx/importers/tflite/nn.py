@@ -205,23 +205,3 @@ def depth_to_space(op, node, x):
 @rule("SPACE_TO_DEPTH")
 def space_to_depth(op, node, x):
     return last(op, op.SpaceToDepth(first(op, x), blocksize=node["block_size"]))
-
-
-@rule("UNIDIRECTIONAL_SEQUENCE_LSTM")
-def unidirectional_sequence_lstm(op, node, x, *tensors):
-    rest = [*tensors, *[None] * (23 - len(tensors))]
-    inputs, recurrent, peepholes, biases = rest[:4], rest[4:8], rest[8:11], rest[11:15]
-    extras = [*peepholes, rest[15], rest[16], *rest[19:23]]
-    if any(v is not None for v in extras) or inputs[0] is None or node["cell_clip"]:
-        raise Unsupported("peepholes, projections, coupled gates, clipping or layer norms")
-    if node["fused_activation_function"] != 4:
-        raise Unsupported("an activation other than tanh")
-    order = [0, 3, 1, 2]  # ONNX has input, output, forget, cell
-    w, r = (op.Concat(*(group[i] for i in order), axis=0) for group in (inputs, recurrent))
-    zeros = op.const(np.zeros(sizes(recurrent[0])[0], np.float32))
-    bias = op.Concat(*(biases[i] for i in order), *[zeros] * 4, axis=0)
-    x = x if node["time_major"] else op.Transpose(x, perm=[1, 0, 2])
-    w, r, bias = (op.Unsqueeze(v, [0]) for v in (w, r, bias))
-    y = op.LSTM(x, w, r, bias, hidden_size=sizes(recurrent[0])[1])
-    y = op.Squeeze(y, [1])
-    return y if node["time_major"] else op.Transpose(y, perm=[1, 0, 2])

@@ -35,6 +35,7 @@ class Tensor:
     shape   -- sizes; None where a size is free
     dtype   -- NumPy's type, of complex numbers that of their parts; None for resources and texts
     scale, zero, axis -- its quantization; `scale` is None without one
+    is_variable -- whether it keeps its value from call to call, 0 at first
     """
 
     index: int
@@ -46,6 +47,7 @@ class Tensor:
     scale: np.ndarray | None = None
     zero: np.ndarray | None = None
     axis: int = 0
+    is_variable: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -201,6 +203,7 @@ class _Reader:
         if any(d < 0 for d in dims) or len(dims) > 16:
             raise ValueError(f"tensor {index} has the shape {dims}")
         record = Tensor(index, (tensor.Name() or b"").decode(), kind, shape, TYPES.get(kind))
+        record.is_variable = bool(tensor.IsVariable())
         self._quantization(record, tensor.Quantization())
         record.data = self._data(record, tensor, dims)
         return record

@@ -20,18 +20,24 @@ from sardonyx.importers.tflite.reader import Operator, Tensor
 RULES: dict[str, Callable[..., Any]] = {}
 # Operators that LiteRT computes on the integers of quantized tensors, whatever their scales are.
 RAW: set[str] = set()
+# Operators whose rules apply the fused activation.
+OWN_ACTIVATION: set[str] = set()
 
 
 class Unsupported(Exception):
     """A setting of an operator that ONNX cannot express; the driver reports all of them."""
 
 
-def rule(*names: str, raw: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def rule(
+    *names: str, raw: bool = False, own_activation: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names or (function.__name__.upper(),):
             RULES[name] = function
             if raw:
                 RAW.add(name)
+            if own_activation:
+                OWN_ACTIVATION.add(name)
         return function
 
     return register
@@ -39,12 +45,19 @@ def rule(*names: str, raw: bool = False) -> Callable[[Callable[..., Any]], Calla
 
 @dataclass
 class Node:
-    """An operator with its tensors, as rules see it."""
+    """An operator with its tensors, as rules see it.
+
+    turned    -- a constant in another order of axes
+    assign    -- give the variable that is an input its next value
+    operators -- the names of the operators of another graph, by its number
+    """
 
     operator: Operator
     inputs: list[Tensor | None]
     outputs: list[Tensor]
     turned: Callable[[Builder, Tensor, Callable[[np.ndarray], np.ndarray], int], ir.Value]
+    assign: Callable[[int, ir.Value], None]
+    operators: Callable[[int], list[str]]
 
     def __getitem__(self, option: str) -> Any:
         return self.operator.options[option]
