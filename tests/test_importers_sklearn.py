@@ -110,6 +110,54 @@ def test_a_frame_has_one_input_per_column(tmp_path, monkeypatch) -> None:
     assert "rows" in model.metadata["sardonyx.verified"]
 
 
+@pytest.mark.parametrize(
+    "seen, marked",
+    [(seen, marked) for seen in (None, "Rome") for marked in (None, np.nan, pd.NA)]
+    + [(np.nan, np.nan), (np.nan, pd.NA)],
+)
+def test_an_imputer_tells_None_from_NaN(seen, marked, tmp_path, monkeypatch) -> None:
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    monkeypatch.chdir(tmp_path)
+    cities = ["Oslo", "Rome", "Lima", "Oslo"]
+    train = pd.DataFrame({"city": pd.Series([*cities, seen] * 4, dtype=object)})
+    pipe = make_pipeline(
+        SimpleImputer(strategy="constant", fill_value="Lima", missing_values=marked),
+        OneHotEncoder(handle_unknown="ignore", sparse_output=False),
+    ).fit(train)
+    model = sx.from_sklearn(pipe, train)
+    other = "Rome" if marked is None else np.nan  # an imputer of None accepts no NaN
+    rows = pd.DataFrame({"city": pd.Series(["Rome", None, other, "Lima", ""], dtype=object)})
+    (actual,) = session_of(model).run(None, model.feeds(rows))
+    np.testing.assert_array_equal(actual, pipe.transform(rows))
+
+
+def test_a_mean_in_float32_stays_on_the_edge_of_a_step(tmp_path, monkeypatch) -> None:
+    from sklearn.impute import KNNImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import QuantileTransformer
+
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(150, 1)).astype(np.float32)
+    x[::3] = np.nan  # a third of the rows gets the mean, where the distribution has a step
+    pipe = make_pipeline(KNNImputer(), QuantileTransformer(n_quantiles=20)).fit(x)
+    (actual,) = session_of(sx.from_sklearn(pipe, x)).run(None, {"X": x})
+    np.testing.assert_allclose(actual, pipe.transform(x), atol=1e-6)
+
+
+def test_a_column_of_float32_does_not_round_the_others(tmp_path, monkeypatch) -> None:
+    from sklearn.preprocessing import StandardScaler
+
+    monkeypatch.chdir(tmp_path)
+    x = pd.DataFrame({"a": np.arange(9, dtype=np.float32), "b": 1e5 + np.arange(9) / 3})
+    scaler = StandardScaler().fit(x)
+    model = sx.from_sklearn(scaler, x)
+    (actual,) = session_of(model).run(None, model.feeds(x))
+    np.testing.assert_allclose(actual, scaler.transform(x), rtol=1e-12, atol=1e-12)
+
+
 def test_a_rule_of_the_user_is_used_and_verified() -> None:
     from sklearn.base import BaseEstimator, TransformerMixin
     from sklearn.pipeline import make_pipeline

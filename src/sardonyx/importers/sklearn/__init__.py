@@ -99,18 +99,19 @@ def _load_rules() -> None:
 def convert(estimator: Any, schema: Schema, outputs: dict[str, str]) -> Model:
     """The model of an estimator, without verification."""
     from sardonyx.importers.sklearn.driver import methods
-    from sardonyx.importers.sklearn.encoders import missing_text
+    from sardonyx.importers.sklearn.encoders import missing_kinds, missing_text
     from sardonyx.importers.sklearn.outputs import classes_of
     from sardonyx.importers.sklearn.table import matrix
 
     op = Builder()
     table = schema.table()
     op.reserve([*schema.names, *outputs])
-    token = missing_text.set(schema.missing)
+    text, kinds = missing_text.set(schema.missing), missing_kinds.set(schema.kinds)
     try:
         result = methods(op, estimator, table)
     finally:
-        missing_text.reset(token)
+        missing_text.reset(text)
+        missing_kinds.reset(kinds)
     missing = [m for m in outputs.values() if m not in result]
     if missing:
         name = public_name(type(estimator))

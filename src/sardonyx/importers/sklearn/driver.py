@@ -69,9 +69,8 @@ def _kept_precision(op: Builder, estimator: Any, x: Table, result: Methods) -> M
     out = result.get("transform")
     if not isinstance(out, ir.Value) or out.dtype != ir.DataType.DOUBLE:
         return result
-    first = x if isinstance(x, ir.Value) else x.parts[0] if x.parts else None
-    single = isinstance(first, ir.Value) and first.dtype == FLOAT
-    if single and keeps_float32(estimator):
+    parts = [x] if isinstance(x, ir.Value) else x.parts
+    if {part.dtype for part in parts} == {FLOAT} and keeps_float32(estimator):
         return {**result, "transform": op.cast(out, FLOAT)}
     return result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,12 @@ from sardonyx.importers.sklearn.table import (
 
 F = np.float64
 
-# The text that stands for a missing value in inputs of texts.
+# The text that stands for a missing value in inputs of texts, and which kind of missing value that
+# is in some inputs, by name: the other kind is another text there.
 missing_text: ContextVar[str] = ContextVar("missing_text", default="")
+missing_kinds: ContextVar[Mapping[str, str]] = ContextVar(
+    "missing_kinds", default=MappingProxyType({})
+)
 
 
 def is_missing(value: Any) -> bool:

@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.column_inputs import OTHER_MISSING, kind_of_missing
 from sardonyx.importers.rules import importer
 from sardonyx.importers.sklearn.driver import method, refuse
-from sardonyx.importers.sklearn.encoders import is_missing, missing_text, text_equals
+from sardonyx.importers.sklearn.encoders import (
+    is_missing,
+    missing_kinds,
+    missing_text,
+    text_equals,
+)
+from sardonyx.importers.sklearn.inputs import is_na
 from sardonyx.importers.sklearn.table import (
     DOUBLE,
     STRING,
@@ -30,11 +37,23 @@ F = np.float64
 def missing_mask(op, x: ir.Value, missing_values: Any) -> ir.Value:
     """Which values of a matrix or column are missing."""
     if x.dtype == STRING:
-        text = missing_text.get() if is_missing(missing_values) else str(missing_values)
-        return text_equals(op, x, text)
-    if is_missing(missing_values) or type(missing_values).__name__ == "NAType":
+        masks = [text_equals(op, x, text) for text in _missing_texts(x, missing_values)]
+        return op.Or(*masks) if len(masks) > 1 else masks[0]
+    if is_na(missing_values):
         return op.IsNaN(double(op, x))
     return op.Equal(double(op, x), F(missing_values))
+
+
+def _missing_texts(x: ir.Value, missing_values: Any) -> list[str]:
+    """The texts that stand for the missing values of an imputer, to which None is not NaN."""
+    if not is_na(missing_values):
+        return [str(missing_values)]
+    kind = missing_kinds.get().get(x.name or "") if x.producer() is None else None
+    if kind is None:
+        return [missing_text.get()]
+    if not is_missing(missing_values):  # pandas.NA: both
+        return [missing_text.get(), OTHER_MISSING]
+    return [missing_text.get() if kind == kind_of_missing(missing_values) else OTHER_MISSING]
 
 
 @importer("sklearn.impute.SimpleImputer", columns=True)
@@ -108,7 +127,7 @@ def knn_imputer(op, model, x):
             op.Where(is_missing, _from_donors(op, model, distance, fit, present, j), values)
         )
     filled = op.Concat(*columns, axis=1) if len(columns) > 1 else columns[0]
-    return {"transform": with_indicator(op, model, x, filled)}
+    return {"transform": with_indicator(op, model, x, as_computed(op, filled, x))}
 
 
 def _nan_distances(op, x, is_present, fit, present):
@@ -144,7 +163,9 @@ def _from_donors(op, model, distance, fit, present, j):
         op.ReduceSum(op.Mul(weights, values), [1], keepdims=1),
         op.Where(op.Equal(total, F(0)), F(1), total),
     )
-    return op.Where(op.Equal(total, F(0)), F(fit[donors, j].mean()), mean)
+    # As scikit-learn computes it, in float32 too: a value of many rows may be the edge of a step.
+    usual = np.ma.array(model._fit_X[:, j], mask=model._mask_fit_X[:, j]).mean()
+    return op.Where(op.Equal(total, F(0)), F(usual), mean)
 
 
 @importer("sklearn.impute.IterativeImputer")

@@ -236,12 +236,18 @@ def parts_of(estimator: Any) -> Iterator[Any]:
 
 
 def _kinds_of_missing(estimator: Any, x: Any, texts: set[int]) -> dict[str, str]:
-    """Whether a column's missing texts are None or NaN, where they are of one kind."""
+    """Whether a column's missing texts are None or NaN, where they are of one kind.
+
+    Where there are none, they are of the kind that imputers look for.
+    """
     kinds = {}
+    imputers = ("SimpleImputer", "MissingIndicator")
+    marks = [p.missing_values for p in parts_of(estimator) if type(p).__name__ in imputers]
+    imputed = {kind_of_missing(mark) for mark in marks if is_missing(mark)}
     for i, name in enumerate(x.columns):
         if i in texts:
             values = [*np.asarray(x[name], object).tolist(), *frame_categories(estimator, i)]
-            both = {kind_of_missing(v) for v in values if is_na(v)}
+            both = {kind_of_missing(v) for v in values if is_na(v)} or imputed
             if len(both) == 1:
                 kinds[str(name)] = both.pop()
     return kinds
