@@ -134,6 +134,37 @@ def test_an_imputer_tells_None_from_NaN(seen, marked, tmp_path, monkeypatch) -> 
     np.testing.assert_array_equal(actual, pipe.transform(rows))
 
 
+def test_None_may_be_the_most_frequent_value(tmp_path, monkeypatch) -> None:
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    monkeypatch.chdir(tmp_path)
+    cities = pd.Series(["Oslo", None, None, "Rome", None, "Lima"], dtype=object)
+    train = pd.DataFrame({"city": cities, "code": [*"abcabc"]})
+    pipe = make_pipeline(
+        SimpleImputer(strategy="most_frequent"),
+        OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    ).fit(train)
+    model = sx.from_sklearn(pipe, train)
+    rows = pd.DataFrame({"city": pd.Series(["Rome", None, np.nan], dtype=object), "code": [*"abx"]})
+    (actual,) = session_of(model).run(None, model.feeds(rows))
+    np.testing.assert_array_equal(actual, pipe.transform(rows))
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rows_that_are_nearly_zero_are_not_scaled(norm, dtype, tmp_path, monkeypatch) -> None:
+    from sklearn.preprocessing import Normalizer
+
+    monkeypatch.chdir(tmp_path)
+    sizes = [0, 1e-30, 2e-16, 1e-15, 3e-15, 1e-10, 1e-7, 1e-6, 2e-6, 1.0]
+    x = np.outer(sizes, [0.6, -0.8]).astype(dtype)
+    scaler = Normalizer(norm).fit(x)
+    (actual,) = session_of(sx.from_sklearn(scaler, x)).run(None, {"X": x})
+    np.testing.assert_allclose(actual, scaler.transform(x), rtol=1e-6)
+
+
 def test_a_mean_in_float32_stays_on_the_edge_of_a_step(tmp_path, monkeypatch) -> None:
     from sklearn.impute import KNNImputer
     from sklearn.pipeline import make_pipeline

@@ -62,7 +62,7 @@ def simple_imputer(op, model, x):
     positions = [
         i
         for i, value in enumerate(statistics)
-        if model.keep_empty_features or not is_missing(value)
+        if model.strategy == "constant" or model.keep_empty_features or value == value  # no NaN
     ]
     single = not isinstance(x, Columns)
     if single and x.dtype != STRING:
@@ -76,7 +76,9 @@ def simple_imputer(op, model, x):
             part = column(op, x, i)
             mask = missing_mask(op, part, model.missing_values)
             if part.dtype == STRING:
-                parts.append(op.Where(mask, texts(op, [[str(statistics[i])]]), part))
+                fill = statistics[i]  # None, where that is the most frequent value
+                text = _missing_texts(part, fill)[0] if is_missing(fill) else str(fill)
+                parts.append(op.Where(mask, texts(op, [[text]]), part))
             else:
                 parts.append(op.Where(mask, F(statistics[i]), double(op, part)))
         filled = beside(op, parts)

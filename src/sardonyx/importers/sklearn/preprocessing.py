@@ -80,7 +80,9 @@ def normalizer(op, model, x):
         size = op.Sqrt(op.ReduceSum(op.Mul(y, y), [1], keepdims=1))
     else:
         size = op.ReduceMax(op.Abs(y), [1], keepdims=1)
-    return {"transform": op.Div(y, op.Where(op.Equal(size, F(0)), F(1), size))}
+    # Of a row that is nearly zero, scikit-learn takes the size for 1.
+    least = 10 * np.finfo(np.float32 if x.dtype == FLOAT else F).eps
+    return {"transform": op.Div(y, op.Where(op.Less(size, F(least)), F(1), size))}
 
 
 @importer(PREPROCESSING + "Binarizer")
