@@ -149,6 +149,20 @@ class WithoutWeights(nn.Module):
         return self.head(x)
 
 
+class CalledTwice(nn.Module):
+    """Two normalizations, each called twice, whose statistics begin like their weights."""
+
+    def __init__(self, affine: bool) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(6, affine=affine) for _ in range(2))
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        first, second = self.norms
+        y = torch.tanh(second(torch.tanh(self.layer(first(x)))))
+        return self.head(first(2 * y + 1) + second(x - 1))
+
+
 class BothWays(nn.Module):
     """A weight that is read both ways, with biases of zeros."""
 
@@ -195,6 +209,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "single numbers": (Numbers, (6,)),
     "a first state that is learned": (LearnedState, (4, 6)),
     "without weights": (WithoutWeights, (6,)),
+    "normalizations that are called twice": (lambda: CalledTwice(affine=True), (6,)),
+    "normalizations without weights that are called twice": (
+        lambda: CalledTwice(affine=False),
+        (6,),
+    ),
     "both ways": (BothWays, (6,)),
     "zeros": (
         zeros(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.ConvTranspose2d(4, 4, 2, groups=2), nn.Tanh()),
@@ -251,7 +270,8 @@ def test_the_older_exporter(name: str) -> None:
     "name",
     [
         "copies of a block", "decoder", "one shift of two", "parameters outside of layers", "zeros",
-        "without weights", "both ways",
+        "without weights", "both ways", "normalizations that are called twice",
+        "normalizations without weights that are called twice",
     ],
 )  # fmt: skip
 def test_the_newer_exporter(name: str) -> None:

@@ -26,6 +26,7 @@ from sardonyx.record.torch_names import (
     parameters,
     respelled,
     spelled,
+    statistic,
 )
 from sardonyx.weights import KIND, MAX_MOVES, MOVES, NORMALIZATIONS, TORCH_KIND, classified
 
@@ -95,10 +96,9 @@ def _separate_fillers(model: Model, names: Builder) -> None:
 
 
 def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value, list[Use], str]]:
-    """(tensor, readers, new name) for every statistic that is more than the statistic of its nodes.
+    """(tensor, readers, new name) for every statistic that is more than the statistic of a module.
 
-    One tensor that is the same statistic of several nodes, and nothing else, stays one: that is how
-    a module that is called twice looks.
+    A module that is called twice has one statistic, which several nodes read.
     """
     separated: set[Use] = set()
     for node in model.graph:
@@ -113,14 +113,36 @@ def _merged_statistics(model: Model, names: Builder) -> Iterator[tuple[ir.Value,
                 uses: list[Use] = [u for u in value.uses() if _is_statistic(u)]
                 name = value.name or "statistic"
                 value.name = names.fresh(f"{name}/merged")
-            elif all(_is_statistic(u) and u[1] == position for u in source.uses()):
-                continue
             else:
-                uses = [(node, position)]
+                uses = _uses_by_module(source, node, position)
+                if len(uses) == len(source.uses()) or _is_own(source, uses):
+                    continue
                 owner = node.name or node.outputs[0].name
                 name = names.fresh(f"{owner}.{'running_mean' if position == 3 else 'running_var'}")
             separated.update(uses)
             yield source, uses, name
+
+
+def _uses_by_module(source: ir.Value, node: ir.Node, position: int) -> list[Use]:
+    """The uses of a tensor as this statistic of the module that `node` is a call of.
+
+    Calls of the newer exporter name the buffer. The older one has a name for every other tensor
+    that is equal, so that direct readers read one. Where neither tells, a tensor that is nothing
+    but this statistic stays one.
+    """
+    uses = source.uses()
+    readers: list[Use] = [u for u in uses if _is_statistic(u) and u[1] == position]
+    buffer = statistic(node, position)
+    if buffer:
+        return [u for u in readers if statistic(*u) == buffer]
+    is_older = any(reader.op_type == "Identity" for reader, _ in uses)
+    return readers if is_older or len(readers) == len(uses) else [(node, position)]
+
+
+def _is_own(source: ir.Value, uses: list[Use]) -> bool:
+    """Whether a tensor that several modules have as a statistic is named after that of `uses`."""
+    names = {statistic(*use) for use in uses}
+    return names == {spelled(source.name)} and all(map(_is_statistic, source.uses()))
 
 
 def _repeated_statistics(model: Model, names: Builder) -> list[str]:

@@ -2,8 +2,8 @@
 
 The newer exporter keeps the call that a node comes from, such as
 `aten.linear.default](args = (%x, %p_head_weight, %p_head_bias)`; parameters there have the prefix
-`p_`, and dots have become underscores. What the exporter merged, computed or left out afterwards is
-still named there.
+`p_` and buffers `b_`, and dots have become underscores. What the exporter merged, computed or left
+out afterwards is still named there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 CALL = "pkg.torch.onnx.fx_node"
 OPERATOR = re.compile(r"target=torch\.ops\.aten\.(\w+)")
 PARAMETER = re.compile(r"%p_(\w+)")
+BUFFER = re.compile(r"%b_(\w+)")
 COMPUTED = re.compile(r"(onnx::|val_|_onnx_)\w+$")  # names of tensors that an exporter computed
 
 
@@ -48,12 +49,17 @@ def operands(node: ir.Node) -> tuple[str, ...]:
     return tuple(re.findall(r"%(\w+)", arguments)) if found else ()
 
 
-def argument(node: ir.Node, position: int) -> str:
+def argument(node: ir.Node, position: int, pattern: re.Pattern[str] = PARAMETER) -> str:
     """The parameter that the call of a node has as its argument at this position; else empty."""
     _, found, arguments = node.metadata_props.get(CALL, "").partition("](args = (")
     parts = re.sub(r"\[[^]]*\]", "", arguments.partition("), kwargs")[0]).split(", ")
-    match = PARAMETER.fullmatch(parts[position]) if found and position < len(parts) else None
+    match = pattern.fullmatch(parts[position]) if found and position < len(parts) else None
     return match[1] if match else ""
+
+
+def statistic(node: ir.Node, position: int) -> str:
+    """The buffer that the call of a BatchNormalization has as this running statistic."""
+    return argument(node, position, BUFFER)
 
 
 def lacks_parameters(node: ir.Node) -> bool:
