@@ -56,6 +56,22 @@ def test_products_of_all_sizes(form: tuple[int, int], depth: int) -> None:
         assert (np.abs(result - exact) <= 2**-24 * (depth + 1) * sizes).all(), (rows, columns)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1900, 40), (30, 2100), (1793, 2049), (3600, 64), (64, 4130)]
+)
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_more_rows_and_columns_than_are_copied_at_a_time(
+    rows: int, columns: int, transposed: int
+) -> None:
+    rng = np.random.default_rng(rows)
+    a = rng.normal(size=(400, rows)).astype(np.float32)
+    b = rng.normal(size=(columns, 400) if transposed else (400, columns)).astype(np.float32)
+    bias = rng.normal(size=columns).astype(np.float32)
+    exact = a.T.astype(float) @ (b.T if transposed else b) + bias
+    result = product(a, b, (1, transposed), bias)
+    np.testing.assert_allclose(result, exact, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("added", ["nothing", "row", "matrix"])
 def test_a_matrix_that_was_packed_before(transposed: int, added: str) -> None:
@@ -63,7 +79,13 @@ def test_a_matrix_that_was_packed_before(transposed: int, added: str) -> None:
     rng = np.random.default_rng(0)
     path = library.library(Programs().source())
     assert path is not None
-    for rows, columns, depth in ((1, 5, 3), (32, 96, 24), (33, 70, 900), (14, 32, 384)):
+    for rows, columns, depth in (
+        (1, 5, 3),
+        (32, 96, 24),
+        (33, 70, 900),
+        (14, 32, 384),
+        (1900, 40, 400),
+    ):
         a = rng.normal(size=(rows, depth)).astype(np.float32)
         b = rng.normal(size=(columns, depth) if transposed else (depth, columns)).astype(np.float32)
         shape = {"nothing": (), "row": (columns,), "matrix": (rows, columns)}[added]

@@ -22,6 +22,8 @@
 #define DEEP 384          /* of the common axis, so that panels fit the cache */
 #define TILE_ROWS 8       /* panels of A in the work of one thread */
 #define TILE_COLUMNS 8    /* panels of B */
+#define SLAB_A 128        /* panels of A that are copied at a time */
+#define SLAB_B 64         /* panels of B */
 #define ALONE (1 << 18)   /* operations below which one thread does all */
 
 #ifndef __clang__
@@ -46,6 +48,7 @@ typedef struct {
   int64_t row_a, step_a, row_b, step_b; /* strides of A by row and depth, of B by depth and column */
   int64_t from, length; /* the part of the depth that is multiplied now */
   int64_t panels_a, panels_b, tiles_a, tiles_b;
+  int64_t first_a, first_b, count_a, count_b; /* the panels that are multiplied now */
 } Multiplication;
 
 /* Four by four numbers, whose rows are `stride` apart, with rows and columns exchanged. */
@@ -142,22 +145,24 @@ static void pack(const float *source, int64_t along, int64_t across, int64_t cou
 
 static void pack_a(void *data, size_t panel) {
   Multiplication *m = data;
-  int64_t first = (int64_t)panel * m->height, left = m->rows - first;
+  int64_t first = (m->first_a + (int64_t)panel) * m->height, left = m->rows - first;
   pack(m->a + first * m->row_a + m->from * m->step_a, m->step_a, m->row_a,
-       left < m->height ? left : m->height, m->height, m->length, m->packed_a + first * m->length);
+       left < m->height ? left : m->height, m->height, m->length,
+       m->packed_a + (int64_t)panel * m->height * m->length);
 }
 
 static void pack_b(void *data, size_t panel) {
   Multiplication *m = data;
-  int64_t first = (int64_t)panel * WIDE, left = m->columns - first;
+  int64_t first = (m->first_b + (int64_t)panel) * WIDE, left = m->columns - first;
   pack(m->b + first * m->step_b + m->from * m->row_b, m->row_b, m->step_b,
-       left < WIDE ? left : WIDE, WIDE, m->length, m->packed_b + first * m->length);
+       left < WIDE ? left : WIDE, WIDE, m->length,
+       m->packed_b + (int64_t)panel * WIDE * m->length);
 }
 
 static void pack_both(void *data, size_t panel) {
   Multiplication *m = data;
-  if ((int64_t)panel < m->panels_a) pack_a(data, panel);
-  else pack_b(data, panel - (size_t)m->panels_a);
+  if ((int64_t)panel < m->count_a) pack_a(data, panel);
+  else pack_b(data, panel - (size_t)m->count_a);
 }
 
 /* One tile of results into `target`, whose rows are `stride` apart. */
@@ -220,11 +225,12 @@ static void multiply_tiles(void *data, size_t index) {
   int64_t first_b = (int64_t)index % m->tiles_b * TILE_COLUMNS;
   float tile[TALL * WIDE] __attribute__((aligned(64)));
   const float *panels_b = m->ready ? m->ready + m->from * m->panels_b * WIDE : m->packed_b;
-  for (int64_t j = first_b; j < first_b + TILE_COLUMNS && j < m->panels_b; j++)
-    for (int64_t i = first_a; i < first_a + TILE_ROWS && i < m->panels_a; i++) {
-      int64_t row = i * m->height, column = j * WIDE;
+  for (int64_t j = first_b; j < first_b + TILE_COLUMNS && j < m->count_b; j++)
+    for (int64_t i = first_a; i < first_a + TILE_ROWS && i < m->count_a; i++) {
+      int64_t row = (m->first_a + i) * m->height, column = (m->first_b + j) * WIDE;
       int whole = row + m->height <= m->rows && column + WIDE <= m->columns && !m->from && !m->bias;
-      multiply_tile(m->height, m->packed_a + row * m->length, panels_b + column * m->length, m->length,
+      multiply_tile(m->height, m->packed_a + i * m->height * m->length,
+                    panels_b + j * WIDE * m->length, m->length,
                     whole ? m->c + row * m->columns + column : tile, whole ? m->columns : WIDE);
       if (!whole) store_tile(m, tile, row, column);
     }
@@ -256,28 +262,44 @@ static Status all_parts(Api api, void *context, void (*work)(void *, size_t), in
 
 #include "few_rows.h"
 
+/* The panels that are multiplied now, if those of before were others. */
+static Status copy_panels(Api api, void *context, Multiplication *m, int alone) {
+  int64_t a = m->first_b ? 0 : m->count_a;
+  int64_t b = m->ready || (m->first_a && m->count_b == m->panels_b) ? 0 : m->count_b;
+  if (!a) return all_parts(api, context, pack_b, b, m, alone);
+  return all_parts(api, context, pack_both, a + b, m, alone || (m->ready && a < 64));
+}
+
+static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
 static Status multiply(Api api, void *context, Multiplication *m) {
   int64_t least = (m->rows + TALL - 1) / TALL; /* panels of A */
   m->height = (m->rows + least - 1) / least;
   m->panels_a = (m->rows + m->height - 1) / m->height;
   m->panels_b = (m->columns + WIDE - 1) / WIDE;
   if (m->row_a != 1 && !m->ready) return multiply_few(api, context, m);
-  m->tiles_a = (m->panels_a + TILE_ROWS - 1) / TILE_ROWS;
-  m->tiles_b = (m->panels_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
+  int64_t slab_a = smaller(m->panels_a, SLAB_A);
+  int64_t slab_b = m->ready ? m->panels_b : smaller(m->panels_b, SLAB_B);
   int alone = m->rows * m->columns * m->depth < ALONE;
-  int64_t deep = m->depth < DEEP ? m->depth : DEEP, size_a = m->panels_a * m->height * deep;
-  int64_t size_b = m->ready ? 0 : m->panels_b * WIDE * deep;
-  int64_t copies = m->panels_a + (m->ready ? 0 : m->panels_b);
+  int64_t deep = smaller(m->depth, DEEP), size_a = slab_a * m->height * deep;
+  int64_t size_b = m->ready ? 0 : slab_b * WIDE * deep;
   float *memory = malloc((size_a + size_b + 64) * sizeof(float));
   if (!memory) return failure(api, NO_MEMORY);
   m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
   m->packed_a = m->packed_b + size_b;
   Status status = 0;
   for (m->from = 0; !status && m->from < m->depth; m->from += m->length) {
-    m->length = m->depth - m->from < DEEP ? m->depth - m->from : DEEP;
-    status = all_parts(api, context, pack_both, copies, m, alone || (m->ready && copies < 64));
-    if (!status)
-      status = all_parts(api, context, multiply_tiles, m->tiles_a * m->tiles_b, m, alone);
+    m->length = smaller(m->depth - m->from, DEEP);
+    for (m->first_a = 0; !status && m->first_a < m->panels_a; m->first_a += slab_a)
+      for (m->first_b = 0; !status && m->first_b < m->panels_b; m->first_b += slab_b) {
+        m->count_a = smaller(m->panels_a - m->first_a, slab_a);
+        m->count_b = smaller(m->panels_b - m->first_b, slab_b);
+        m->tiles_a = (m->count_a + TILE_ROWS - 1) / TILE_ROWS;
+        m->tiles_b = (m->count_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
+        status = copy_panels(api, context, m, alone);
+        if (!status)
+          status = all_parts(api, context, multiply_tiles, m->tiles_a * m->tiles_b, m, alone);
+      }
   }
   free(memory);
   return status;
