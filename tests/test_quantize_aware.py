@@ -180,6 +180,26 @@ def test_integers_give_the_numbers_of_the_trained_model(
     assert {stored[n] for n in quantized} == {kind}
 
 
+@pytest.mark.parametrize(
+    ("weights", "activations", "scales"), [("int8", "uint8", ()), ("int8", None, (4,))]
+)
+def test_a_stack_of_matrices_runs_in_onnxruntime(
+    tmp_path: Path, weights: Any, activations: Any, scales: tuple[int, ...]
+) -> None:
+    """Its integer product of uint8 and int8 takes one scale for a stack."""
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,2,3,5] x) => (float[N,2,3,4] y) { y = MatMul(x, w) }""")
+    stack = rng.normal(size=(2, 5, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(stack, "w"))
+    x = rng.normal(size=(9, 2, 3, 5)).astype(np.float32)
+    net = sx.quantize_aware(model, {"x": x}, weights=weights, activations=activations)
+    assert sx.load(net).initializer("w/scale").shape == scales
+    small = sx.save(sx.to_integers(net), tmp_path / "small.onnx")
+    (y,) = ort.InferenceSession(small).run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ stack, atol=0.1)
+
+
 def test_rounding_is_that_of_onnxruntime() -> None:
     """Also of halves, which go to the even number, and of what lies outside."""
     x = np.concatenate([np.arange(-40, 40) / 2, RNG.normal(size=500) * 9]).astype(np.float32)

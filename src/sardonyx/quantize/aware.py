@@ -63,7 +63,9 @@ def quantize_aware(
     data         -- rows that show the range of the activations, in any form that `train` takes
     weights      -- the integers that weights are rounded to
     activations  -- those of the inputs of products; None leaves activations as they are
-    per_channel  -- a scale for every output channel of a weight, not one for the whole
+    per_channel  -- a scale for every output channel of a weight, not one for the whole; a stack of
+                    matrices of int8 beside activations of uint8 has one scale, because onnxruntime
+                    multiplies such integers with no other
     learn_scales -- train the scales too
     skip         -- patterns of weights that stay floats, such as "head.*"
     rows         -- of the data that are looked at
@@ -93,7 +95,9 @@ def quantize_aware(
         ends = observed(work, read, data, rows, fields)
     insert = _Insertion(work, op, learn_scales)
     for product in products:
-        axis = product.axis if per_channel else None
+        is_stack = product.node.op_type == "MatMul" and len(product.weight.shape or ()) > 2
+        one_scale = is_stack and (weights, activations) == ("int8", "uint8")
+        axis = product.axis if per_channel and not one_scale else None
         insert.weight(product, LEVELS[weights], axis)
         if activations is not None:
             for value in _activations(product):
