@@ -435,6 +435,20 @@ def test_a_new_head_is_trained_beside_the_adapters() -> None:
     assert [v.name for v in merged.graph.inputs] == ["x"]
 
 
+def test_an_output_may_be_called_as_the_loss_of_a_record() -> None:
+    """With dropout, the record has a tensor of its own for every output, and a loss."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N,4] x) => (float[N,3] loss) { loss = MatMul(x, w) }"""
+    )
+    w = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    net = sx.trainable(sx.lora(model, rank=1, dropout=0.5), "cross_entropy")
+    x = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
+    metrics = sx.prepare_training(net).step({"x": x, "label": np.arange(8) % 3})
+    assert np.isfinite(metrics["train/loss"])
+
+
 def test_running_statistics_stay_as_they_are() -> None:
     model = network(
         [

@@ -66,8 +66,9 @@ class RecordBuilder:
         names = all_names(model.graph)
         for record in model.records:
             names |= all_names(record.algorithm)
-        op.reserve(names)
-        return cls(model, op, name, _prefix(name, names, bool(model.records)))
+        prefix = _prefix(name, names, bool(model.records))
+        op.reserve([*names, *(prefix + own for own in OWN)])
+        return cls(model, op, name, prefix)
 
     def local(self, name: str) -> str:
         """`name` with the prefix of this record."""
