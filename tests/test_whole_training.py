@@ -141,6 +141,23 @@ def test_networks(tmp_path: Path, name: str) -> None:
     compared(tmp_path, make(), data(), VALIDATED, batch_size=8, loss="cross_entropy")
 
 
+@pytest.mark.parametrize("batch_size", [2, 5])
+def test_gradients_of_a_weight_that_is_used_twice(tmp_path: Path, batch_size: int) -> None:
+    """onnxruntime would fuse their sum with a product in the file, but does not in the loop."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,6] x, float[N,6] z) => (float[N,4] y) {
+        a = MatMul(x, w) b = MatMul(z, w) c = Mul(a, b) d = Tanh(c) y = MatMul(d, v) }""")
+    rng = np.random.default_rng(1)
+    for name, shape in (("w", (6, 5)), ("v", (5, 4))):
+        array = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    x, z = (rng.normal(size=(23, 6)).astype(np.float32) for _ in range(2))
+    adapted = sx.lora(model, rank=1, dropout=0.1)
+    data = {"x": x, "z": z, "label": rng.integers(0, 4, 23)}
+    how = {"loss": "cross_entropy", "optimizer": sx.optim.adamw(2e-2), "batch_size": batch_size}
+    compared(tmp_path, adapted, data, **how)
+
+
 @pytest.mark.parametrize("group", [1, 16])
 def test_convolutions_that_training_writes_in_blocks_of_channels(
     tmp_path: Path, group: int

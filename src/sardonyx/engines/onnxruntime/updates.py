@@ -93,6 +93,16 @@ def _is_fused(node: ir.Node) -> bool:
     return follows and any(v is not None and v.is_initializer() for v in node.inputs)
 
 
+def keep_apart(graph: ir.Graph, new_values: Iterable[str]) -> None:
+    """Let onnxruntime fuse nothing that `take_updates` would have taken out of its reach: a product
+    and an Add, which adds the other gradient of a weight that is used twice, become a Gemm.
+    """
+    for node in _nodes(graph, set(new_values)):
+        makers = [v.producer() for v in node.inputs if v is not None]
+        if node.op_type == "Add" and any(m is not None and m.op_type == "MatMul" for m in makers):
+            node.op_type = "Sum"
+
+
 def put_back(graph: ir.Graph, updates: Updates) -> None:
     """Put the updates behind the optimized rest of their graph, whose names are the same."""
     # a constant can be an output

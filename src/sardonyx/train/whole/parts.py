@@ -14,6 +14,7 @@ import onnx_ir as ir
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.statistics import own_statistics
+from sardonyx.engines.onnxruntime.updates import keep_apart
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel
 from sardonyx.record import info
@@ -155,4 +156,5 @@ def _rewritten(graph: StepGraph) -> StepGraph:
     unfold_constants(model.graph)
     remove_copies(model.graph)
     fold_batches(model.graph)
+    keep_apart(model.graph, graph.updates.values())
     return replace(graph, model=NormalizedModel.of(model))
