@@ -14,7 +14,7 @@ import typer
 import sardonyx
 from sardonyx import html_page
 from sardonyx.cli import __main__ as cli
-from sardonyx.errors import ModelError
+from sardonyx.errors import ModelError, SardonyxError
 
 from .networks import mlp
 
@@ -206,7 +206,7 @@ def test_a_page_is_written_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(SardonyxError, match=r'cannot write the page ".*page.html": No space'):
         html_page.write(page, "the new one")
     assert page.read_text() == "the old one" and list(tmp_path.iterdir()) == [page]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
-import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,16 +170,19 @@ def test_what_fails_leaves_what_was_there(
     """A write that fails half-way on a full disk: nothing new stays, and the disk is named."""
     torch = pytest.importorskip("torch")
 
+    def no_room(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     def write_half(_: object, file: object) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc:672] unexpected pos 11520")
 
     monkeypatch.setattr(torch.export, "save", write_half)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
     old, new = tmp_path / "old.pt2", tmp_path / "new.pt2"
     old.write_bytes(b"before")
     for output in (old, new):
         code, _, said = call("convert", model, "--to", "torch", "-o", output)
-        assert code == 2 and "no space left on the disk" in said
+        assert code == 2 and "no space left on device" in said
     assert old.read_bytes() == b"before" and not new.exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlp.onnx", "old.pt2"]
 

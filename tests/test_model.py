@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +277,24 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SardonyxError, match="No space left"):
         save(load(linear(value=2.0)), path, external=True)
     assert {name: (tmp_path / name).read_bytes() for name in siblings(path)} == before
+
+
+def test_a_disk_that_is_full_at_the_end_of_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The last bytes wait in a buffer, which closing the file tries to write once more."""
+    resource = pytest.importorskip("resource")
+    model = load(linear(value=1.0))
+    size = save(model, tmp_path / "m.onnx").stat().st_size
+    (tmp_path / "m.onnx").unlink()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
+    try:
+        with pytest.raises(SardonyxError, match="File too large"):
+            save(model, tmp_path / "m.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ it by itself, which has a buffer of its own for every update, and against numpy 
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
-import shutil
+import signal
+import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -558,6 +560,10 @@ def test_zeros_keep_their_sign() -> None:
     assert (rep.state()["w"] == -np.inf).all()
 
 
+def no_room(**_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("INVALID_PROTOBUF : Protobuf serialization failed.")
@@ -566,7 +572,21 @@ def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     net = sx.trainable(mlp(), loss="cross_entropy")
     with pytest.raises(RuntimeError, match="PROTOBUF"):
         prepare_training(net, threads=1)
-    usage = shutil.disk_usage(".")._replace(free=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(SardonyxError, match="no space left on the disk"):
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    with pytest.raises(SardonyxError, match=r"cannot write into .*: no space left on device"):
         prepare_training(net, threads=1)
+
+
+def test_a_limit_on_sizes_of_files_is_named() -> None:
+    """onnxruntime itself speaks of a protobuf that cannot be serialized."""
+    resource = pytest.importorskip("resource")
+    net = sx.trainable(mlp(), loss="cross_entropy")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        with pytest.raises(SardonyxError, match=r"cannot write into .*: file too large"):
+            prepare_training(net, threads=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -6,10 +6,13 @@ Small functions that return HTML text; everything that comes from a model or a p
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from sardonyx.errors import SardonyxError, quote
 
 COLOURS = ("#2f6fde", "#d9622b", "#2a9d5c", "#8e5bd0", "#b5832a", "#c23b6b")
 CSS = """
@@ -62,13 +65,17 @@ def page(title: str, subtitle: str, *parts: str, style: str = "") -> str:
 
 def write(path: Path, content: str) -> Path:
     """Write a page in one piece, UTF-8, its folder made where needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(content, encoding="utf-8", errors="backslashreplace")
         draft.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SardonyxError(f"cannot write the page {quote(path)}: {reason}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
     return path
 
 

@@ -13,8 +13,8 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -38,7 +38,7 @@ PROTOBUF_BYTES = 2**31 - 1
 EXTERNAL_BYTES = 1024
 ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page boundary
 CHUNK = 16 * 2**20
-FULL_DISK = 2**20  # less room than this is taken for the reason why a write failed
+ROOM = 2**20  # less room than this is taken for the reason why a write failed
 
 
 Holdings = list[tuple[Any, ir.TensorProtocol]]  # what holds a tensor, and the tensor
@@ -171,8 +171,7 @@ def full_disk_reported(folder: str | Path) -> Iterator[None]:
         yield
     except Exception as error:
         known = isinstance(error, SardonyxError) and error.__cause__ is None
-        full = not known and shutil.disk_usage(folder).free < FULL_DISK
-        reason = "no space left on the disk" if full else _no_room(error)
+        reason = _no_room(error) or ("" if known else _no_room_in(folder))
         if reason:
             raise SardonyxError(
                 f"cannot write into {quote(folder)}: {reason}",
@@ -194,6 +193,17 @@ def _no_room(error: BaseException | None) -> str:
     return ""
 
 
+def _no_room_in(folder: str | Path) -> str:
+    """The same where a small file cannot be written now: a full disk, a quota, or a limit."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+    except OSError as error:
+        return _no_room(error)
+    return ""
+
+
 class _Files:
     """The files of one save: written under new names, then renamed into place, or removed."""
 
@@ -210,7 +220,8 @@ class _Files:
 
     def __exit__(self, *_: object) -> None:
         for file in self.open:
-            file.close()
+            with contextlib.suppress(OSError):  # on a full disk, it tries to write the rest again
+                file.close()
         for path in () if self.placed else self.created:
             with contextlib.suppress(OSError):
                 path.unlink()
