@@ -81,6 +81,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         )
     ),
     "dense": (lambda x: tf.nn.relu(x @ weights(5, 7) + weights(7)), [(2, 5)]),
+    "product of two matrices": (lambda a, b: tf.matmul(a, b, transpose_b=True), [(3, 5), (4, 5)]),
     "dense of three axes": (lambda x: tf.tensordot(x, weights(5, 7), 1), [(2, 3, 5)]),
     "batch matmul": (lambda a, b: tf.matmul(a, b, transpose_b=True), [(2, 3, 5), (2, 4, 5)]),
     "resize bilinear": _image(lambda x: tf.image.resize(x, (12, 16))),

@@ -143,7 +143,10 @@ def l2_pool_2d(op, node, x):
 def fully_connected(op, node, x, w, b=None):
     if node.get("weights_format", 0):
         raise Unsupported("its weights are shuffled")
-    matrix = node.turned(op, node.inputs[1], lambda a: a.T, 1)
+    try:
+        matrix = node.turned(op, node.inputs[1], lambda a: a.T, 1)
+    except Unsupported:  # computed weights, as of products of two matrices
+        matrix = op.swap(w)
     width, sizes_of_x = sizes(matrix)[0], sizes(x)[-1:]
     joins = isinstance(sizes_of_x[0], int) and sizes_of_x[0] != width if sizes_of_x else True
     if joins or (not node.get("keep_num_dims") and rank(x) != 2):
