@@ -26,7 +26,7 @@ SAMPLE = (
     *("dynamic update of all", "bitwise xor", "unique", "sparse to dense", "suppression"),
     *("suppression with scores", "broadcast shapes", "spectrum", "parts of a spectrum"),
     *("frames of sound", "transposed conv of volumes", "right shift", "bits"),
-    *("symmetric padding", "gather in groups", "matrices of places"),
+    *("symmetric padding", "gather in groups", "matrices of places", "product of two matrices"),
 )
 
 
@@ -183,6 +183,38 @@ def test_integers_whose_scales_litert_does_not_look_at(name: str) -> None:
     for ours, theirs in zip(results_of(model, arrays), outputs_of(content, arrays), strict=True):
         atol = 0.2 if name == "reductions" else 1e-5  # there, two operators may round otherwise
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
+
+
+def _averaged() -> bytes:
+    """Products and averages of integers; of a few elements, more than one in a hundred differ."""
+    import tensorflow as tf
+
+    from tests.tflite_functions import converted, weights
+
+    def function(x):
+        y = tf.nn.avg_pool1d((x @ weights(48, 9))[None], 3, 1, "SAME")
+        return tf.nn.elu(y @ weights(9, 3))
+
+    return converted(function, [(16, 48)], quantize="int8")
+
+
+def test_roundings_that_grow_over_operators_are_no_difference() -> None:
+    content = _averaged()
+    words = sx.from_tflite(content).metadata["sardonyx.verified"]
+    assert words.startswith("within one quantum of LiteRT in each of")
+
+
+def test_a_wrong_operator_is_told_from_roundings_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.errors import ImportDiffers
+    from sardonyx.importers.tflite.rules import RULES
+
+    content, average = _averaged(), RULES["AVERAGE_POOL_2D"]
+    wrong = np.float32(1.1)
+    monkeypatch.setitem(
+        RULES, "AVERAGE_POOL_2D", lambda op, node, x: op.Mul(average(op, node, x), wrong)
+    )
+    with pytest.raises(ImportDiffers, match="more than one quantum"):
+        sx.from_tflite(content)
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int16"])
