@@ -165,6 +165,21 @@ def test_rows_that_are_nearly_zero_are_not_scaled(norm, dtype, tmp_path, monkeyp
     np.testing.assert_allclose(actual, scaler.transform(x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("extrapolation", ["constant", "linear"])
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_splines_of_several_columns(degree, extrapolation, tmp_path, monkeypatch) -> None:
+    from sklearn.preprocessing import SplineTransformer
+
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    splines = SplineTransformer(4, degree, extrapolation=extrapolation).fit(x)
+    rows = np.vstack([x - 1, x]) if (degree, extrapolation) == (0, "constant") else 3 * x
+    rows = np.minimum(rows, x.max(0))  # beyond which scikit-learn cannot go on for a degree of 0
+    rows = rows if degree == 0 else np.vstack([rows, 3 * x])
+    (actual,) = session_of(sx.from_sklearn(splines, x)).run(None, {"X": rows})
+    np.testing.assert_allclose(actual, splines.transform(rows), atol=1e-12)
+
+
 def test_a_mean_in_float32_stays_on_the_edge_of_a_step(tmp_path, monkeypatch) -> None:
     from sklearn.impute import KNNImputer
     from sklearn.pipeline import make_pipeline

@@ -224,10 +224,15 @@ def k_bins_discretizer(op, model, x):
 
 @importer(PREPROCESSING + "SplineTransformer")
 def spline_transformer(op, model, x):
-    columns = []
+    columns, degree = [], model.degree
     for i, spline in enumerate(model.bsplines_):
         part = double(op, column(op, x, i))
-        basis = _splines(op, model, spline, part)
+        continued = degree
+        if model.extrapolation == "linear" and degree <= 1:
+            continued = degree + 1
+        basis = _splines(op, model, spline, part, degree, continued)
+        # scikit-learn 1.9 takes the raised degree for that of the columns that follow.
+        degree = continued
         if getattr(model, "handle_missing", "error") == "zeros":
             basis = op.Where(op.IsNaN(part), F(0), basis)
         if not model.include_bias:
@@ -236,8 +241,9 @@ def spline_transformer(op, model, x):
     return {"transform": op.Concat(*columns, axis=1) if len(columns) > 1 else columns[0]}
 
 
-def _splines(op, model, spline, x) -> ir.Value:
-    knots, degree = np.asarray(spline.t, F), spline.k
+def _splines(op, model, spline, x, degree: int, continued: int) -> ir.Value:
+    """Splines of one column; `continued` of them, at either end, go on beyond the knots."""
+    knots = np.asarray(spline.t, F)
     first, last = knots[degree], knots[-degree - 1]
     if model.extrapolation == "periodic":
         period = last - first
@@ -248,20 +254,19 @@ def _splines(op, model, spline, x) -> ir.Value:
         return _spline_values(op, spline, op.Add(shifted, F(first)))
     if model.extrapolation in ("continue", "error"):
         return _spline_values(op, spline, x)
-    inside = op.Min(op.Max(x, F(first)), F(last))
-    y = _spline_values(op, spline, inside)
-    if model.extrapolation == "constant":
-        return y
-    count, rows = spline.c.shape[1], max(degree, 2) if degree <= 1 else degree
-    slopes = {}
-    for name, at in (("low", first), ("high", last)):
-        slope = np.asarray(spline(at, nu=1), F)
-        mask = np.zeros(count)
-        mask[:rows] = 1
-        slopes[name] = slope * (mask if name == "low" else mask[::-1])
-    below, above = op.Min(op.Sub(x, F(first)), F(0)), op.Max(op.Sub(x, F(last)), F(0))
-    y = op.Add(y, op.Mul(below, slopes["low"][None]))
-    return op.Add(y, op.Mul(above, slopes["high"][None]))
+    y = _spline_values(op, spline, op.Min(op.Max(x, F(first)), F(last)))
+    number = np.arange(spline.c.shape[1])
+    ends = (
+        (op.Less(x, F(first)), first, number < continued),
+        (op.Greater(x, F(last)), last, number >= len(number) - continued),
+    )
+    for outside, at, goes_on in ends:
+        line: Any = (np.asarray(spline(at), F) * goes_on)[None]
+        if model.extrapolation == "linear":
+            slope = (np.asarray(spline(at, nu=1), F) * goes_on)[None]
+            line = op.Add(op.Mul(op.Sub(x, F(at)), slope), line)
+        y = op.Where(outside, line, y)
+    return y
 
 
 def _spline_values(op, spline, x) -> ir.Value:
