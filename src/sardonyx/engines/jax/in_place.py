@@ -36,7 +36,7 @@ class Update:
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [m for n in self.metrics if _is_float(m := arrays[n])]
         is_finite = jnp.stack([jnp.isfinite(m).all() for m in numbers]).all()
-        arrays = {**arrays, IS_FINITE: is_finite | arrays[ANYWAY]}
+        arrays = {**arrays, IS_FINITE: is_finite | arrays.get(ANYWAY, False)}
         values = self.program({n: arrays[n] for n in self.program.names})
         return {
             name: self.program.convert(value)

@@ -79,7 +79,11 @@ def read_optimizer(
             settings |= _changing(rule, timetable.placed(index, count), optimizer)
             parts.append((label, count, settings, group_names))
     if not parts:
-        raise ArgumentError("the optimizer has no parameter that the loss depends on")
+        raise ArgumentError(
+            "no gradient of the loss arrives at a parameter of the optimizer",
+            [[quote(n)] for n in names.values()],
+            hint="what .item(), .detach() or float() made of a tensor is a constant to the loss",
+        )
     return _reading(name, parts, slots, timetable, optimizer, parameters, reached, names)
 
 
