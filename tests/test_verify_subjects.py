@@ -152,6 +152,12 @@ def test_random_inputs_are_valid_and_repeat() -> None:
     assert first["mask"].min() < 0 < first["mask"].max()
 
 
+@pytest.mark.parametrize("seeds", [0, -2, []])
+def test_no_random_inputs_are_no_comparison(seeds: object) -> None:
+    with pytest.raises(ArgumentError, match="0 random inputs"):
+        sx.verify(mlp(), "numpy", seeds=seeds)  # type: ignore[arg-type]
+
+
 def test_symbolic_sizes_differ_from_one_another_and_from_run_to_run() -> None:
     model = parse(
         """<ir_version: 9, opset_import: ["": 20]>

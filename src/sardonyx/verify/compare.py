@@ -225,6 +225,10 @@ class _Job:
                 "saved outputs belong to inputs",
                 hint="pass the inputs that they were computed from: inputs=",
             )
+        elif not seeds:
+            raise ArgumentError(
+                "nothing can be compared on 0 random inputs", hint="seeds=1 or more"
+            )
         else:
             self.report.seeds, self.is_drawn = seeds, True
             self.data, self.count = self._drawn(self.model, seeds, sizes), len(seeds)
