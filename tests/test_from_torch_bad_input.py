@@ -357,6 +357,15 @@ def test_a_scheduler_that_needs_a_metric_leaves_the_rate() -> None:
     assert notes == ["ReduceLROnPlateau: the rate stays"]
 
 
+def test_a_scheduler_that_is_not_passed_is_said() -> None:
+    net = plain()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    model = sx.from_torch(net, example(), loss=squared, labels=example(), optimizer=optimizer)
+    notes = [c.value for c in sx.choices(model) if c.what == "not taken over"]
+    assert notes == ["a scheduler: the rate stays"]
+
+
 def test_a_weight_that_keeps_its_numbers_may_be_written_to() -> None:
     def function(net: Any, x: Any) -> Any:
         with torch.no_grad():

@@ -66,7 +66,10 @@ def _finite(values: np.ndarray) -> np.ndarray:
 def read_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any) -> Timetable:
     """The numbers of a scheduler from its present position on; one of its steps per update."""
     if scheduler is None:
-        return Timetable()
+        if not any("initial_lr" in group for group in optimizer.param_groups):
+            return Timetable()
+        why = "the optimizer has one that was not passed: scheduler="
+        return Timetable(notes=[("not taken over", "a scheduler: the rate stays", why)])
     if not hasattr(scheduler, "step") or getattr(scheduler, "optimizer", None) is not optimizer:
         raise ArgumentError(
             f"the scheduler {quote(type(scheduler).__name__)} is not one of this optimizer"
