@@ -2,18 +2,20 @@
 
     python -m tests.sweeps.converted                              all of it
     python -m tests.sweeps.converted --framework tensorflow silero
-    python -m tests.sweeps.converted --framework compile,export
+    python -m tests.sweeps.converted --framework compile,export,source
 
 `to_torch(m)`, `jax.jit(to_jax(m))` and `tf.function(to_tensorflow(m))` are built once for each
 model, with its sizes free, and run at each size; so are, if asked for, `torch.compile(to_torch(m))`
-("compile") and `torch.export` of it ("export").
+("compile"), `torch.export` of it ("export"), and the module of `to_torch_source` ("source").
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -86,6 +88,26 @@ def with_export(model: sx.Model) -> Function:
     return run
 
 
+def with_source(model: sx.Model) -> Function:
+    """The written module: its folder is read and deleted before it runs."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        sx.to_torch_source(model, folder)
+        file = Path(folder) / "model.py"
+        spec = importlib.util.spec_from_file_location("written_model", file)
+        assert spec is not None and spec.loader is not None
+        written = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(written)
+        module = written.load()
+
+    def run(*arrays: np.ndarray) -> Any:
+        with torch.no_grad():
+            return module(*map(torch.from_numpy, arrays))
+
+    return run
+
+
 def with_jax(model: sx.Model) -> Function:
     import jax
 
@@ -110,6 +132,7 @@ CONVERT = {
     "tensorflow": with_tensorflow,
     "compile": with_compile,
     "export": with_export,
+    "source": with_source,
 }
 USUAL = ("torch", "jax", "tensorflow")
 
