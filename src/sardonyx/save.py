@@ -38,7 +38,7 @@ PROTOBUF_BYTES = 2**31 - 1
 EXTERNAL_BYTES = 1024
 ALIGNMENT = 4096  # onnxruntime maps a tensor from the file only at a page boundary
 CHUNK = 16 * 2**20
-ROOM = 2**20  # less room than this is taken for the reason why a write failed
+FREE_BYTES = 2**20  # less free space than this is taken for the reason why a write failed
 
 
 Holdings = list[tuple[Any, ir.TensorProtocol]]  # what holds a tensor, and the tensor
@@ -197,7 +197,7 @@ def _no_room_in(folder: str | Path) -> str:
     """The same where a small file cannot be written now: a full disk, a quota, or a limit."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(ROOM))
+            file.write(bytes(FREE_BYTES))
             file.flush()
     except OSError as error:
         return _no_room(error)
