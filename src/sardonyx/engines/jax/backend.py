@@ -144,7 +144,7 @@ class TrainingRep(array_training.ArrayTrainingRep):
 
     def update_function(self, step: NativeStep) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         if self.reads_arguments() and in_place.can_choose(step.halves):
-            return in_place.Update(step.halves, self.arrays())
+            return in_place.Update(step, self.arrays())
         return super().update_function(step)
 
     def jit_native(self, step: NativeStep) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.engines.jax.xp import jax, jnp
+from sardonyx.engines.native_step import NativeStep
 from sardonyx.lower.program import Program
 from sardonyx.lower.xp import Arrays
 from sardonyx.model import Model
@@ -28,34 +29,25 @@ IS_FINITE, ANYWAY = "sardonyx/is_finite", "sardonyx/anyway"  # fed to the update
 class Update:
     """The update half of a step, which keeps the old state where a metric is not finite."""
 
-    def __init__(self, halves: SplitStep, xp: Arrays):
-        self.metrics = halves.whole.metrics
-        model = normalize(_either(halves.update, halves.whole.updates))
-        self.program = Program(model, xp, fallback="error")
+    def __init__(self, step: NativeStep, xp: Arrays):
+        self.step = step
+        model = normalize(_either(step.halves.update, step.graph.updates))
+        step.update = Program(model, xp, fallback="error")
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        numbers = [m for n in self.metrics if _is_float(m := arrays[n])]
-        is_finite = jnp.stack([jnp.isfinite(m).all() for m in numbers]).all()
-        arrays = {**arrays, IS_FINITE: is_finite | arrays.get(ANYWAY, False)}
-        values = self.program({n: arrays[n] for n in self.program.names})
-        return {
-            name: self.program.convert(value)
-            for name, value in zip(self.program.outputs, values, strict=True)
-        }
+        metrics = [jnp.isfinite(arrays[name]).all() for name in self.step.graph.metrics]
+        is_finite = jnp.stack(metrics).all() | arrays.get(ANYWAY, False)
+        return self.step.run_update({**arrays, IS_FINITE: is_finite})
 
 
 def can_choose(halves: SplitStep) -> bool:
-    """Whether the metrics are known before the update, and each variable has a new value of its
-    own.
+    """Whether the metrics are numbers with a fraction that are known before the update, and each
+    variable has a new value of its own.
     """
     outputs = list(halves.whole.updates.values())
     known = {v.name for v in halves.forward.outputs if v.dtype and v.dtype.is_floating_point()}
     metrics = halves.whole.metrics
     return bool(metrics) and known.issuperset(metrics) and len({*outputs}) == len(outputs)
-
-
-def _is_float(array: Any) -> bool:
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
 def _either(update: Model, updates: Mapping[str, str]) -> Model:
