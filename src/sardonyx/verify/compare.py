@@ -227,7 +227,7 @@ class _Job:
             )
         elif not seeds:
             raise ArgumentError(
-                "nothing can be compared on 0 random inputs", hint="seeds=1 or more"
+                "nothing can be compared on 0 random inputs", hint="draw at least 1"
             )
         else:
             self.report.seeds, self.is_drawn = seeds, True
