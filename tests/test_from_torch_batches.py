@@ -109,3 +109,24 @@ def test_a_loss_may_take_its_labels_as_one_dict(whole: Any) -> None:
 
     torch.manual_seed(0)
     check_losses(TwoHeads(), whole, map(batch, SIZES), batch(5))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_losses_of_rows_may_be_added_and_divided_by_a_count(
+    smoothing: float, weighted: bool
+) -> None:
+    # Torch's exporter takes these losses for one number where the batch is free, and drops the sum.
+    weight = torch.tensor([1.0, 2.0, 0.5]) if weighted else None
+
+    def loss(outputs: Any, labels: Any) -> Any:
+        each = functional.cross_entropy(
+            outputs, labels, weight, ignore_index=-1, reduction="none", label_smoothing=smoothing
+        )
+        return each.sum() / (labels != -1).sum().clamp(min=1)
+
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6),), torch.arange(rows) % 4 - 1
+
+    torch.manual_seed(0)
+    check_losses(nn.Linear(6, 3), loss, map(batch, SIZES), batch(5))

@@ -34,6 +34,10 @@ LIBRARY.define(
     " float eps) -> Tensor"
 )
 LIBRARY.define("grouped_mm(Tensor x, Tensor weight, Tensor ends) -> Tensor")
+LIBRARY.define(
+    "cross_entropies(Tensor x, Tensor target, Tensor? weight, int ignore_index, float smoothing)"
+    " -> Tensor"
+)
 
 
 def _same(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -69,7 +73,18 @@ def _products(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torc
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
+def _losses(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    smoothing: float,
+) -> torch.Tensor:
+    return x.new_empty([*x.shape[:1], *x.shape[2:]] if x.dim() > 1 else [])
+
+
 torch.library.register_fake("sardonyx::grouped_mm", _products, lib=LIBRARY)
+torch.library.register_fake("sardonyx::cross_entropies", _losses, lib=LIBRARY)
 
 
 # -- marking ----------------------------------------------------------------------------
@@ -96,6 +111,8 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
             if not training and tensors[3] is not None and tensors[4] is not None:
                 marked = torch.ops.sardonyx.batch_norm.default
                 _replace(node, marked, (*tensors, momentum, eps))
+        elif node.target is aten.cross_entropy_loss.default:
+            _keep_losses(node)
         elif node.target is aten.squeeze.default:
             # NOTE [one row]: torch has captured that a free size is not 1, and drops other axes.
             sizes = enumerate(node.args[0].meta["val"].shape)  # type: ignore[union-attr]
@@ -114,6 +131,17 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
         if isinstance(module, torch.fx.GraphModule):
             module.recompile()
     return [node for node in always_random if _reaches_output(node)]
+
+
+def _keep_losses(node: torch.fx.Node) -> None:
+    """Replace the cross entropy of each row, of which torch's exporter says that it is one number.
+
+    It says so where the number of rows is free (torch 2.13), and leaves out sums of it.
+    """
+    names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+    x, target, weight, reduction, *rest = _arguments(node, names)
+    if reduction == 0:
+        _replace(node, torch.ops.sardonyx.cross_entropies.default, (x, target, weight, *rest))
 
 
 def _stop_operand(node: torch.fx.Node) -> None:
@@ -270,6 +298,10 @@ def _alpha_dropped(x: Any, p: float, per_channel: bool) -> Any:
     return op.Where(op.Equal(mask, one), x, trained)
 
 
+def cross_entropies(x: Any, target: Any, weight: Any, ignore_index: int, smoothing: float) -> Any:
+    return cross_entropy.cross_entropy(x, target, weight, 0, ignore_index, smoothing)
+
+
 def stop(x: Any) -> Any:
     return recurrent.stopped(x)
 
@@ -395,6 +427,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     aten.embedding.default: embedding,
     aten.scaled_dot_product_attention.default: attention,
     aten.cross_entropy_loss.default: cross_entropy.cross_entropy,
+    torch.ops.sardonyx.cross_entropies.default: cross_entropies,
     aten.lstm.input: recurrent.lstm,
     aten.gru.input: recurrent.gru,
     aten.rnn_tanh.input: recurrent.rnn_tanh,
