@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from sardonyx.errors import ImportDiffers, ImportRefused, SardonyxError
 from sardonyx.importers import proof
+from sardonyx.importers.tensorflow.draws import candidates, of_other_sizes
 from sardonyx.importers.tensorflow.sources import Source
 from sardonyx.model import Model
 from sardonyx.verify import verify
@@ -18,7 +19,8 @@ from sardonyx.verify.noise import DIFFERENT, FAILS, NOT_COMPARABLE
 SECONDS = 60.0
 CLOSE = 1e-5  # within this, no judgement by the noise is needed
 RUNS = 2
-SIZES = (3, 2, 8, 32, 64, 224)  # of free axes: small ones first, larger ones where those fail
+FAILURES = (tf.errors.OpError, ValueError, TypeError)  # of TensorFlow, for inputs it does not take
+NOT_RUN = "the imported model does not run"
 HINT = "this is a defect of the import: please report the graph; nothing was returned"
 
 
@@ -26,24 +28,44 @@ def require_same(
     model: Model, source: Source, example: Any = None, is_random: bool = False
 ) -> None:
     """Raise `ImportDiffers` unless the model computes what TensorFlow does."""
-    runs: list[dict[str, np.ndarray]] = []
+    sizes: list[int] = []
     failure = ""
-    for feeds in _candidates(source, example):
+    for size, feeds in candidates(source, example):
         try:
             expected = run_source(source, feeds)
-        except (tf.errors.OpError, ValueError, TypeError) as error:
+        except FAILURES as error:
             failure = str(error).partition("\n")[0]
             continue
         compare(model, source, feeds, expected, is_random)
-        runs.append(feeds)
-        if len(runs) == RUNS:
-            return
-    if not runs:
+        sizes.append(size)
+        if len(sizes) == RUNS:
+            break
+    if not sizes:
         raise ImportRefused(
             "TensorFlow itself fails on every input that was tried, so nothing can be compared",
             [[failure]],
             hint="give inputs that it takes: example=[array, …]",
         )
+    if example is None and not is_random:
+        _require_same_sizes(model, source, sizes[0])
+
+
+def _require_same_sizes(model: Model, source: Source, size: int) -> None:
+    """Compare on other sizes that TensorFlow takes.
+
+    That a result is empty or not finite says that a size is too small: what the model does then is
+    of no use to anybody.
+    """
+    for feeds in of_other_sizes(source, size):
+        try:
+            expected = run_source(source, feeds)
+        except FAILURES:
+            continue
+        numbers = [a for a in expected.values() if a.dtype.kind == "f"]
+        is_empty = any(not a.size for a in expected.values())
+        if is_empty or any(not np.isfinite(a).all() for a in numbers):
+            continue
+        compare(model, source, feeds, expected)
 
 
 def run_source(source: Source, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -66,9 +88,7 @@ def compare(
     try:
         actual = proof.run(model, feeds_of_model)
     except SardonyxError as error:
-        raise ImportDiffers(
-            "the imported model does not run", [[str(error).partition("\n")[0]]], hint=HINT
-        ) from error
+        raise ImportDiffers(NOT_RUN, [[str(error).partition("\n")[0]]], hint=HINT) from error
     rows: list[list[object]] = []
     near = True
     for name, reference in expected.items():
@@ -117,71 +137,3 @@ def _judge(
         raise ImportDiffers(
             "the imported model and TensorFlow differ", [[line] for line in lines], hint=HINT
         )
-
-
-# -- inputs ---------------------------------------------------------------------------------------
-
-
-def _candidates(source: Source, example: Any) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs to compare on: the example's, then random ones of several sizes and ranges."""
-    arrays = _example(source, example)
-    if arrays is not None:
-        yield arrays
-    for size in SIZES:
-        for kind in range(3):
-            yield _drawn(source, size, kind, arrays)
-
-
-def _example(source: Source, example: Any) -> dict[str, np.ndarray] | None:
-    if example is None:
-        return None
-    if isinstance(example, Mapping) and set(example) == set(source.inputs):
-        leaves = [example[n] for n in source.inputs]
-    else:
-        leaves = tf.nest.flatten(example)
-    if len(leaves) != len(source.inputs) or any(isinstance(x, tf.TypeSpec) for x in leaves):
-        return None
-    pairs = zip(source.inputs.items(), leaves, strict=True)
-    return {
-        n: np.asarray(x.numpy() if tf.is_tensor(x) else x, t.dtype.as_numpy_dtype)
-        for (n, t), x in pairs
-    }
-
-
-def _drawn(
-    source: Source, size: int, kind: int, example: Mapping[str, np.ndarray] | None
-) -> dict[str, np.ndarray]:
-    """Random inputs; `kind` is the range of numbers, and integers are those of the example."""
-    rng = np.random.default_rng(size + kind)
-    feeds = {}
-    for name, tensor in source.inputs.items():
-        array = (example or {}).get(name)
-        if array is not None and array.dtype.kind != "f":
-            feeds[name] = array
-            continue
-        dims = list(array.shape) if array is not None else [size, size]
-        if array is None and tensor.shape.rank is not None:
-            dims = [size if d is None else d for d in tensor.shape.as_list()]
-        shape = [int(d) for d in dims]
-        feeds[name] = _array(rng, shape, tensor.dtype, kind, array)
-    return feeds
-
-
-def _array(
-    rng: np.random.Generator, shape: list[int], dtype: tf.DType, kind: int, example: Any
-) -> np.ndarray:
-    if dtype == tf.string:
-        words = np.array([b"alpha", b"Beta", b"12", b"", b"gamma delta"], object)
-        return words[rng.integers(0, len(words), shape)]
-    numpy_type = dtype.as_numpy_dtype
-    if dtype == tf.bool:
-        return rng.random(shape) < 0.5
-    if dtype.is_integer:
-        first, last = ((0, 2), (1, 3), (0, 1))[kind]
-        return rng.integers(first, last, shape).astype(numpy_type)
-    if example is not None and example.size and np.isfinite(example).all():
-        low, high = float(example.min()), float(example.max())
-        return rng.uniform(low, high if high > low else low + 1e-6, shape).astype(numpy_type)
-    if kind == 1:
-        return rng.uniform(0, 1, shape).astype(numpy_type)
-    return rng.normal(0, 1 if kind == 0 else 0.1, shape).astype(numpy_type)

@@ -73,7 +73,7 @@ class TensorList:
         stacked = self.value
         if stacked is None:
             stacked = self.zeros(op, op.dims(item))
-        elif self.lacks_size and not grows:
+        elif self.lacks_size:
             stacked = self._sized(op, stacked, item)
         place = op.Reshape(op.int64(index), [1, 1])
         if grows:
@@ -110,4 +110,9 @@ class TensorList:
         """The list with more elements at its end, stacked in `items`."""
         if self.value is None:
             return TensorList(self.dtype, items)
+        if self.lacks_size:
+            first = op.Squeeze(op.part(items, 0, 0, 1), [0])
+            return TensorList(
+                self.dtype, op.Concat(self._sized(op, self.value, first), items, axis=0)
+            )
         return TensorList(self.dtype, op.Concat(self.value, items, axis=0))

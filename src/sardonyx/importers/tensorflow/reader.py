@@ -30,7 +30,7 @@ T = ir.DataType
 FAMILIES = (
     "array", "blocks", "diagonal", "frames", "functional", "gradients", "image", "indexing",
     "linalg", "lists", "lookup", "math", "nn", "quantize", "ragged", "random", "reductions",
-    "resize", "rnn", "segments", "special", "spectral", "state", "string", "switches",
+    "resampling", "resize", "rnn", "segments", "special", "spectral", "state", "string", "switches",
     "tensor_arrays", "windows",
 )  # fmt: skip
 HINT = (

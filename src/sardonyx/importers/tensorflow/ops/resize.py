@@ -1,4 +1,4 @@
-"""Rules that change the size of images."""
+"""Rules that resize images between neighboring pixels; `resampling` has those by weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from sardonyx.build import constant
 from sardonyx.importers.tensorflow.reader import importer
-from sardonyx.importers.tensorflow.writer import Refusal, Writer
+from sardonyx.importers.tensorflow.writer import Writer
 
 T = ir.DataType
 
@@ -84,31 +84,3 @@ def _places(old: int, new: int, align_corners: bool, half_pixel_centers: bool) -
         half_pixel_centers=half_pixel_centers,
     )
     return np.round(y.numpy().reshape(-1)).astype(np.int64)
-
-
-@importer("ResizeBicubic", "ResizeArea")
-def resize_by_product(op: Writer, x: ir.Value, size: ir.Value, *, node: Any) -> ir.Value:
-    """A product with a matrix per axis, whose entries TensorFlow computes.
-
-    Its coefficients are rounded to a table, which Resize's are not.
-    """
-    target = op.known(size, "a size")
-    sides = [d for d in list(x.shape)[1:3] if isinstance(d, int)] if x.shape is not None else []
-    if len(sides) != 2:
-        raise Refusal("an image of free size")
-    image = op.channels_first(op.cast(x, T.FLOAT))
-    rows, columns = (_matrix(node, o, int(n)) for o, n in zip(sides, target, strict=True))
-    y = op.MatMul(op.const(rows), image)
-    y = op.MatMul(y, op.const(columns.T.copy()))
-    return op.channels_last(y)
-
-
-def _matrix(node: Any, old: int, new: int) -> np.ndarray:
-    """[new, old]: how much each old pixel counts for each new one."""
-    function = getattr(tf.raw_ops, node.type)
-    names = ("align_corners", "half_pixel_centers")
-    attributes = {a.name for a in node.op_def.attr}
-    options = {n: node.get_attr(n) for n in names if n in attributes}
-    unit = np.eye(old, dtype=np.float32).reshape(1, old, 1, old)
-    y = function(images=unit, size=[new, 1], **options)
-    return y.numpy().reshape(new, old)
