@@ -179,6 +179,22 @@ def test_convolutions_that_training_writes_in_blocks_of_channels(
     compared(tmp_path, model, data, {"drop_last": True}, batch_size=8, loss="cross_entropy")
 
 
+def test_a_sum_beside_a_convolution(tmp_path: Path) -> None:
+    """At its default level, onnxruntime would let the convolution of the file add it."""
+    rng = np.random.default_rng(5)
+    shapes = {"first": (8, 3, 3, 3), "second": (8, 8, 1, 1), "bias": (8,), "w": (8, 3)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32) / 3, n)
+        for n, s in shapes.items()
+    ]
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,3,8,8] x) => (float[N,3] scores) {
+        a = Conv<pads=[1,1,1,1]>(x, first) b = Relu(a) c = Conv(b, second, bias) d = Add(b, c)
+        e = Relu(d) f = GlobalAveragePool(e) g = Flatten(f) scores = MatMul(g, w) }""")
+    model.graph.initializer.extend(weights)
+    compared(tmp_path, model, images(), VALIDATED, batch_size=8, loss="cross_entropy")
+
+
 def test_a_regression_in_double(tmp_path: Path) -> None:
     """The mean absolute error is a sum of doubles, which NumPy and onnxruntime add in another
     order.

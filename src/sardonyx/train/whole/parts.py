@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
 from sardonyx.engines.onnxruntime.statistics import own_statistics
+from sardonyx.engines.onnxruntime.step_session import level
 from sardonyx.engines.onnxruntime.updates import keep_apart
 from sardonyx.model import Model
 from sardonyx.normalize import NormalizedModel
@@ -157,4 +159,16 @@ def _rewritten(graph: StepGraph) -> StepGraph:
     remove_copies(model.graph)
     fold_batches(model.graph)
     keep_apart(model.graph, graph.updates.values())
+    if level(model.graph) != ort.GraphOptimizationLevel.ORT_ENABLE_ALL:
+        _keep_sums(model.graph)
     return replace(graph, model=NormalizedModel.of(model))
+
+
+def _keep_sums(graph: ir.Graph) -> None:
+    """Let onnxruntime's default level, too, add what stands beside a convolution after it: fused
+    with the Add, the convolution rounds otherwise than the step does at the level it runs at.
+    """
+    for node in graph:
+        makers = [v.producer() for v in node.inputs if v is not None]
+        if node.op_type == "Add" and any(m is not None and m.op_type == "Conv" for m in makers):
+            node.op_type = "Sum"
