@@ -22,12 +22,14 @@ import onnx_ir as ir
 
 from sardonyx import opset
 from sardonyx.build import FLOATS, Builder
+from sardonyx.edit.merged import IMPORTED, separate_merged
 from sardonyx.edit.products import OPERATORS, Product, adaptable, stored_array
 from sardonyx.edit.surgery import ADAPTERS, FRESH, FROZEN, ROLE, finish, open_model
 from sardonyx.errors import ArgumentError, ModelError, quote
 from sardonyx.initializer import Initializer, draw
 from sardonyx.model import Model, ModelSource, load
 from sardonyx.passes.nesting import graphs
+from sardonyx.passes.nesting import names as all_names
 from sardonyx.weights import classified, weights
 
 BESIDE = "sardonyx.lora.beside"  # weights that are trained beside them, such as a new head's
@@ -113,7 +115,7 @@ def lora(
         raise ArgumentError(
             "the model has adapters already", hint="sx.merge_lora folds them into the weights"
         )
-    work, op = open_model(loaded)
+    work, op = _opened(loaded)
     groups = _groups(work)
     products = _targets(work, groups, _tokens(targets), _tokens(exclude))
     _require_room(products, rank)
@@ -138,7 +140,7 @@ def with_adapters(
 
     arrays -- A and B of each adapter, by name
     """
-    work, op = open_model(model)
+    work, op = _opened(model)
     groups = _groups(work)
     missing = [[quote(name), "is no weight of a product"] for name in listed if name not in groups]
     wrong = [
@@ -151,6 +153,17 @@ def with_adapters(
     for name, adapter in listed.items():
         _add(op, name, adapter, arrays[name + FIRST], arrays[name + SECOND], groups[name])
     return _adapted(work, op, dict(listed))
+
+
+def _opened(model: ModelSource) -> tuple[Model, Builder]:
+    """A copy in which layers have weights, and so adapters, of their own, also where an exporter
+    had made equal ones one tensor.
+    """
+    work, op = open_model(model)
+    if IMPORTED not in work.metadata:
+        separate_merged(work, lambda *_: None)
+        op.reserve(all_names(work.graph))
+    return work, op
 
 
 def _fits(product: Product, adapter: Adapter, name: str, arrays: Mapping[str, np.ndarray]) -> bool:
@@ -424,17 +437,20 @@ def _merge(work: Model, op: Builder, name: str, adapter: Adapter) -> None:
             if any(_is_rounded(n) for total in sums for n in _factors(total))
             else None,
         )
-    product = products[0]
-    assert product is not None
     factors = a.const_value.numpy(), b.const_value.numpy()
-    change = product.change(*factors) * adapter.scale
-    weight = (stored_array(product.operand).astype(np.float64) + change).astype(product.dtype)
     for total, beside in zip(sums, products, strict=True):
         assert beside is not None and total.graph is not None
         before, after = beside.node.outputs[0], total.outputs[0]
         _swap_output(total.graph, after, before, op)
         after.replace_all_uses_with(before)
-    _store(work, op, product, [p for p in products if p is not None], weight)
+    readers: dict[ir.Value, list[Product]] = {}
+    for product in products:
+        assert product is not None
+        readers.setdefault(product.operand, []).append(product)
+    for operand, group in readers.items():  # training may have given them weights of their own
+        change = group[0].change(*factors) * adapter.scale
+        weight = (stored_array(operand).astype(np.float64) + change).astype(group[0].dtype)
+        _store(op, group, weight)
 
 
 def _factors(total: ir.Node) -> list[ir.Node]:
@@ -462,13 +478,11 @@ def _product_of(total: ir.Node) -> Product | None:
     return None if node is None else adaptable(node)
 
 
-def _store(
-    work: Model, op: Builder, product: Product, products: Sequence[Product], array: np.ndarray
-) -> None:
+def _store(op: Builder, products: Sequence[Product], array: np.ndarray) -> None:
     """Let the products read `array`: in the place of their weight if nothing else reads it."""
-    source, nodes = product.weight, {p.node for p in products}
+    source, nodes = products[0].weight, {p.node for p in products}
     tensor = ir.Tensor(array, name=source.name)
-    if product.operand is source and set(source.consumers()) <= nodes and not _is_shown(source):
+    if products[0].operand is source and set(source.consumers()) <= nodes and not _is_shown(source):
         source.const_value = tensor
         return
     value = op.weight(f"{source.name}.merged", array)

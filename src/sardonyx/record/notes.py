@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.edit import torch_names
+from sardonyx.edit.merged import is_uniform
 from sardonyx.errors import quote
 from sardonyx.model import Model
-from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.restore_weights import LARGEST_COPY, is_uniform
+from sardonyx.record.restore_weights import LARGEST_COPY
 from sardonyx.weights import (
     ARITHMETIC,
     BY_NUMBERS,

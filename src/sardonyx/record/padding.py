@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
+from sardonyx.edit.torch_names import CALL
 from sardonyx.errors import quote
 from sardonyx.grad.driver import STOPPED
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
 from sardonyx.record.describe import Choices
-from sardonyx.record.torch_names import CALL
 
 PADDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
 

@@ -16,11 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder, constant
+from sardonyx.edit import torch_names
+from sardonyx.edit.merged import is_uniform
 from sardonyx.edit.surgery import FROZEN, ROLE
 from sardonyx.errors import quote
 from sardonyx.model import Model
 from sardonyx.passes.nesting import names as all_names
-from sardonyx.record import torch_names
 from sardonyx.record.describe import Choices
 from sardonyx.weights import TORCH_KIND, classified
 
@@ -62,15 +63,6 @@ def _freeze_like(model: Model, weight: ir.Value, name: str) -> None:
     """What is restored beside a frozen weight, or in its place, is frozen too."""
     if model.metadata.get(f"{ROLE}{weight.name}") == FROZEN:
         model.metadata[f"{ROLE}{name}"] = FROZEN
-
-
-def is_uniform(value: ir.Value) -> bool:
-    """Whether a constant holds one number throughout, as fresh scales and shifts do."""
-    array = constant(value)
-    if array is None or array.size < 2:
-        return False
-    numbers = array.reshape(-1)
-    return bool(numbers[0] == numbers[-1] and (numbers == numbers[0]).all())
 
 
 # -- a vector in every row --------------------------------------------------------------

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from sardonyx.collector import paused
 from sardonyx.edit import surgery
+from sardonyx.edit.merged import IMPORTED, separate_merged
 from sardonyx.errors import ArgumentError, did_you_mean, quote
 from sardonyx.grad.driver import is_differentiable, path, require_gradient
 from sardonyx.grad.quantization import keep_switch
@@ -33,7 +34,6 @@ from sardonyx.record.config import RENAMED, with_config
 from sardonyx.record.describe import Choice, Choices, as_table, describe
 from sardonyx.record.expand import expand_records, upgrade_record
 from sardonyx.record.initialize import write_initialization
-from sardonyx.record.merged import IMPORTED, separate_merged
 from sardonyx.record.modes import Mode, serve_in_inference_mode, training_forward
 from sardonyx.record.notes import add_notes
 from sardonyx.record.padding import keep_padding_rows
@@ -216,7 +216,7 @@ def _base(model: Model) -> NormalizedModel:
 def _edit_served(model: Model, choices: Choices) -> None:
     """The changes of the served graph without which training would go wrong."""
     if IMPORTED not in model.metadata:  # then its weights are those of the source, tied as there
-        separate_merged(model, choices)
+        separate_merged(model, choices.add)
         restore_weights(model, choices)
         keep_padding_rows(model, choices)
     serve_in_inference_mode(model, choices)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import Builder
+from sardonyx.edit.merged import separate_merged
 from sardonyx.engines.matlab import (  # noqa: F401  (rules)
     controlflow,
     elementwise,
@@ -50,7 +51,6 @@ from sardonyx.passes.nesting import names as all_names
 from sardonyx.passes.pinning import pinned
 from sardonyx.passes.shapes import infer_shapes
 from sardonyx.record.describe import Choices
-from sardonyx.record.merged import separate_merged
 from sardonyx.record.restore_weights import restore_weights
 from sardonyx.save import full_disk_reported
 from sardonyx.weights import weights as weights_of
@@ -137,7 +137,7 @@ def _with_own_weights(model: Model, choices: Choices) -> Model:
     ones, as `trainable` makes it.
     """
     copy = regular_copy(Model(model.ir.clone(), [], model.source))
-    separate_merged(copy, choices)
+    separate_merged(copy, choices.add)
     restore_weights(copy, choices)
     return copy
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from sardonyx.collector import paused
+from sardonyx.edit.merged import IMPORTED
 from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
 from sardonyx.grad.driver import path
 from sardonyx.importers.torch.capture import LOSS, Source, captured
@@ -36,7 +37,6 @@ from sardonyx.model import Model
 from sardonyx.record import loss as losses
 from sardonyx.record.builder import STEP
 from sardonyx.record.describe import describe, descriptions
-from sardonyx.record.merged import IMPORTED
 from sardonyx.record.trainable import refuse_unknown, trainable
 
 LARGE = 64 * 2**20  # bytes of weights: one comparison then has to do, with one row more

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 
 from sardonyx.engines.onnxruntime.fold import fold_batches
 from sardonyx.engines.onnxruntime.post_optimize import remove_copies, unfold_constants
@@ -159,7 +158,7 @@ def _rewritten(graph: StepGraph) -> StepGraph:
     remove_copies(model.graph)
     fold_batches(model.graph)
     keep_apart(model.graph, graph.updates.values())
-    if level(model.graph) != ort.GraphOptimizationLevel.ORT_ENABLE_ALL:
+    if level(model.graph).name != "ORT_ENABLE_ALL":
         _keep_sums(model.graph)
     return replace(graph, model=NormalizedModel.of(model))
 

@@ -9,18 +9,13 @@ with the data, a scale with its gradient, and each layer has its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.build import Builder
+from sardonyx.build import Builder, constant
 from sardonyx.edit.surgery import copy_weight
-from sardonyx.errors import quote
-from sardonyx.model import Model
-from sardonyx.passes.nesting import names as all_names
-from sardonyx.record.describe import Choices
-from sardonyx.record.restore_weights import is_uniform
-from sardonyx.record.torch_names import (
+from sardonyx.edit.torch_names import (
     lacks_parameters,
     module_path,
     parameters,
@@ -28,6 +23,9 @@ from sardonyx.record.torch_names import (
     spelled,
     statistic,
 )
+from sardonyx.errors import quote
+from sardonyx.model import Model
+from sardonyx.passes.nesting import names as all_names
 from sardonyx.weights import KIND, MAX_MOVES, MOVES, NORMALIZATIONS, TORCH_KIND, classified
 
 COMPUTED = re.compile(r"onnx::\w+$")  # the names of tensors that torch's older exporter computed
@@ -37,8 +35,11 @@ REPEATS = ("Tile", "Expand")
 Use = tuple[ir.Node, int]
 
 
-def separate_merged(model: Model, choices: Choices) -> None:
-    """Give running statistics, and weights that were merged as equal, tensors of their own."""
+def separate_merged(model: Model, note: Callable[[str, str, str], None]) -> None:
+    """Give running statistics, and weights that were merged as equal, tensors of their own.
+
+    note -- is told what was done, to what, and why
+    """
     names = Builder("separate")
     names.reserve(all_names(model.graph))
     _separate_fillers(model, names)
@@ -53,7 +54,16 @@ def separate_merged(model: Model, choices: Choices) -> None:
             listed = ", ".join(quote(n) for n in copies[:SHOWN])
             more = f" and {len(copies) - SHOWN} more" * (len(copies) > SHOWN)
             value = f"{len(copies)} {kind} separated from equal tensors: {listed}{more}"
-            choices.add("separated", value, f"the exporter had made equal tensors one; {why}")
+            note("separated", value, f"the exporter had made equal tensors one; {why}")
+
+
+def is_uniform(value: ir.Value) -> bool:
+    """Whether a constant holds one number throughout, as fresh scales and shifts do."""
+    array = constant(value)
+    if array is None or array.size < 2:
+        return False
+    numbers = array.reshape(-1)
+    return bool(numbers[0] == numbers[-1] and (numbers == numbers[0]).all())
 
 
 def _copy(model: Model, source: ir.Value, uses: list[Use], name: str) -> str:
