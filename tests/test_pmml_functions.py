@@ -143,6 +143,11 @@ def test_aggregates_skip_what_is_missing(name: str, expected: list[float]) -> No
         (call("isMissing", "x"), [0, 0, 1, 0]),
         (call("isNotMissing", "x"), [1, 1, 0, 1]),
         (call("isIn", "i", "1", "-3"), [1, 0, 0, 1]),
+        # A missing value is in a list that names a missing one.
+        (call("isIn", "i", "1", '<Constant dataType="integer" missing="true"/>'), [1, 0, 1, 0]),
+        (call("isNotIn", "i", "1", '<Constant dataType="integer" missing="true"/>'), [0, 1, 0, 1]),
+        (call("isIn", "s", "e", '<Constant dataType="string" missing="true"/>'), [0, 0, 1, 1]),
+        (call("isNotIn", "i", "7", "i"), [0, 0, 0, 0]),
         (call("isNotIn", "i", "1", "-3"), [0, 1, 1, 0]),
         (call("if", call("isMissing", "x"), "9", "x"), [1.5, -2.5, 9, 0.25]),
         (call("if", call("greaterThan", "x", "0"), "1"), [1, NAN, NAN, 1]),
@@ -206,6 +211,32 @@ def test_text(expression: str, expected: list[str]) -> None:
     assert evaluate(expression, "string") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "pattern", "by", "expected"),
+    [
+        ("aé1", r"\w", "W", "WéW"),  # letters and digits of ASCII, as in Java
+        ("1٣", r"\d", "D", "D٣"),
+        ("aé1", r"(a)(.)", "$2$1", "éa1"),
+        ("aé1", r"(a)(.)", "[$0]", "[aé]1"),
+        ("ab", "(a)", "$12", "a2b"),  # there is one group: the second digit is text
+        ("ab", "(a)|(b)", "[$2]", "[][b]"),
+        ("ab", "a", r"\$", "$b"),
+        ("ab", "a", r"\\", r"\b"),
+        ("aB", "(?i)b", "c", "ac"),
+    ],
+)
+def test_replace_reads_patterns_and_replacements_as_java_does(
+    text: str, pattern: str, by: str, expected: str
+) -> None:
+    expression = call("replace", f"<Constant>{text}</Constant>", pattern, by)
+    assert evaluate(expression, "string") == [expected] * 4
+
+
+def test_only_blanks_are_trimmed() -> None:
+    text = "<Constant> \u00a0a\u00a0 </Constant>"
+    assert evaluate(call("trimBlanks", text), "string") == ["\u00a0a\u00a0"] * 4
+
+
 def test_functions_of_the_document() -> None:
     before = """<TransformationDictionary><DefineFunction name="twice" optype="continuous"
     dataType="double"><ParameterField name="a"/><Apply function="*"><FieldRef field="a"/>
@@ -222,6 +253,9 @@ def test_functions_of_the_document() -> None:
         call("+", "s", "x"),
         call("formatNumber", "i", "%d"),
         call("matches", "s", "(a+)+"),
+        call("replace", "s", "a", "$1"),
+        call("replace", "s", "a", "b$"),
+        call("matches", "<Constant>é</Constant>", r"\b"),
         '<FieldRef field="nobody"/>',
         '<NormContinuous field="x"><LinearNorm orig="0" norm="0"/></NormContinuous>',
         # A step, whose place every evaluator reads in another way; the points must be ascending.

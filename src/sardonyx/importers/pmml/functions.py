@@ -475,8 +475,9 @@ def _members(g: Graph, e: Element, a: Column, values: tuple[Column, ...]) -> ir.
     literals: list[Any] = []
     for value in values:
         if value.literal is None:
-            same = _compared(g, e, "equal", a, value)
-            literals.append(truth_of(g, same).yes)
+            same = truth_of(g, _compared(g, e, "equal", a, value)).yes
+            # A constant can be missing as well: `isIn` then finds what is missing.
+            literals.append(g.Or(same, g.And(missing(g, a), missing(g, value))))
             continue
         value = value if value.is_text == a.is_text else _converted(g, e, value, a)
         code = g.code(value.literal) if value.is_text else value.literal

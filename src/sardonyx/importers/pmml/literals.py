@@ -10,8 +10,8 @@ import numpy as np
 from .document import Element
 from .refusal import Refusal
 
-_INTEGER = re.compile(r"[+-]?\d+")
-_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NAMES = {"INF": math.inf, "-INF": -math.inf, "Infinity": math.inf, "-Infinity": -math.inf}
 TYPES = ("integer", "float", "double", "boolean", "string")
 
@@ -31,6 +31,8 @@ def as_number(text: str, dtype: str = "double") -> float | None:
     text = text.strip()
     if text in ("true", "false", "TRUE", "FALSE", "True", "False"):
         return float(text.lower() == "true")
+    if "_" in text or not text.isascii():  # which Python's float accepts
+        return None
     try:
         number = _NAMES[text] if text in _NAMES else float(text)
     except ValueError:

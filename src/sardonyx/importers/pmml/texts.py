@@ -15,6 +15,8 @@ from .literals import java_text
 from .refusal import Refusal
 from .text_index import lowered
 
+BLANKS = "".join(map(chr, range(33)))  # what evaluators trim: no other kinds of space
+
 # -- text: as tables over the finite values of a field ---------------------------------
 
 
@@ -56,7 +58,7 @@ def lowercase(g: Graph, e: Element, a: Column) -> Column:
 
 @function("trimBlanks")
 def trim_blanks(g: Graph, e: Element, a: Column) -> Column:
-    return text_table(g, e, _as_finite(g, e, a), str.strip)
+    return text_table(g, e, _as_finite(g, e, a), lambda s: s.strip(BLANKS))
 
 
 @function("substring")
@@ -69,26 +71,58 @@ def substring(g: Graph, e: Element, a: Column, start: Column, length: Column) ->
 
 @function("replace")
 def replace_rule(g: Graph, e: Element, a: Column, pattern: Column, by: Column) -> Column:
-    regex = regular_expression(e, _needed(e, pattern))
-    image = re.sub(r"\$(\d)", r"\\\1", _needed(e, by).replace("\\", "\\\\"))
-    return text_table(g, e, _as_finite(g, e, a), lambda s: regex.sub(image, s))
+    a = _as_finite(g, e, a)
+    regex = regular_expression(e, _needed(e, pattern), a.finite)
+    parts = _replacement(e, _needed(e, by), regex.groups)
+
+    def image(match: re.Match[str]) -> str:
+        return "".join(p if isinstance(p, str) else match[p] or "" for p in parts)
+
+    return text_table(g, e, a, lambda s: regex.sub(image, s))
+
+
+def _replacement(e: Element, text: str, groups: int) -> list[str | int]:
+    """A replacement as texts and numbers of groups: `$1` is a group, a backslash quotes."""
+    parts: list[str | int] = []
+    for match in re.finditer(r"\\(.)|\$([0-9]+)|([^\\$]+)|.", text, re.DOTALL):
+        quoted, digits, plain = match.groups()
+        if digits is None:
+            parts.append(quoted or plain or groups + 1)
+        else:  # as many digits as name a group; those behind them stand for themselves
+            count = len(digits)
+            while count > 1 and int(digits[:count]) > groups:
+                count -= 1
+            parts += [int(digits[:count]), digits[count:]]
+    if any(isinstance(part, int) and part > groups for part in parts):
+        raise Refusal(e, f"the replacement {text!r} refers to no group")
+    return parts
 
 
 @function("matches")
 def matches(g: Graph, e: Element, a: Column, pattern: Column) -> Column:
-    a, regex = _as_finite(g, e, a), regular_expression(e, _needed(e, pattern))
+    a = _as_finite(g, e, a)
+    regex = regular_expression(e, _needed(e, pattern), a.finite)
     if a.finite is None:
         raise Refusal(e, "matches of text without a list of its values has no table")
     entries = {g.code(s): float(regex.search(s) is not None) for s in a.finite}
     return Column(g.table(g.column(a.numbers), entries, float("nan")), "boolean")
 
 
-def regular_expression(e: Element, pattern: str) -> re.Pattern[str]:
-    """A pattern that means the same in Python and in Java; nested repetition is refused."""
-    if re.search(r"\\[pPQEGZzhHvVRXk]|\(\?[^:]|[+*}]\+|&&|\[[^\]]*\[|[+*}]\)[+*{]", pattern):
+def regular_expression(e: Element, pattern: str, texts: tuple[str, ...] | None) -> re.Pattern[str]:
+    """A pattern that means the same in Python and in Java; nested repetition is refused.
+
+    Letters and digits are those of ASCII. What is the boundary of a word depends on the release of
+    Java for all other letters.
+    """
+    flags = re.ASCII
+    if pattern.startswith("(?i)"):
+        pattern, flags = pattern[4:], re.ASCII | re.IGNORECASE
+    if re.search(r"\\[0pPQEGZzhHvVRXk]|\(\?[^:]|[+*}]\+|&&|\[[^\]]*\[|[+*}]\)[+*{]", pattern):
         raise Refusal(e, f"the regular expression {pattern!r} is not supported")
+    if re.search(r"\\[bB]", pattern) and not all(text.isascii() for text in texts or ()):
+        raise Refusal(e, f"the regular expression {pattern!r} of letters outside of ASCII")
     try:
-        return re.compile(pattern)
+        return re.compile(pattern, flags)
     except re.error as error:
         raise Refusal(e, f"the regular expression {pattern!r} is malformed") from error
 
