@@ -145,6 +145,71 @@ def test_tied_weights_and_bookkeeping_of_torch_are_no_unknown_names() -> None:
     np.testing.assert_array_equal(tuned.initializer("0.bias").numpy(), NEW["0.bias"])
 
 
+@pytest.mark.parametrize("wrapper", ["compile", "data parallel", "average", "both"])
+def test_what_torch_wraps_around_a_module_is_taken_off(wrapper: str) -> None:
+    torch = pytest.importorskip("torch")
+    net = sx.trainable(linear(), "cross_entropy", "adamw")
+    module, loss, optimizer, _ = sx.to_torch(net, training=True)
+    loss(module(torch.ones(4, 3)), torch.tensor([0, 1, 1, 0])).backward()
+    optimizer.step()
+    wrap = {
+        "compile": lambda m: torch.compile(m, backend="eager"),
+        "data parallel": torch.nn.DataParallel,
+        "average": torch.optim.swa_utils.AveragedModel,
+        "both": lambda m: torch.nn.DataParallel(torch.compile(m, backend="eager")),
+    }[wrapper]
+    wrapped = wrap(module)
+    sources = [wrapped] if wrapper == "average" else [wrapped, wrapped.state_dict()]
+    for source in sources:
+        tuned = sx.with_weights(net, source)
+        for name, parameter in module.named_parameters():
+            np.testing.assert_array_equal(
+                tuned.initializer(name).numpy(), parameter.detach().numpy()
+            )
+    if wrapper != "average":  # whose weights are copies that no optimizer has
+        state = sx.with_weights(net, wrapped, optimizer=optimizer).records[0].state
+        first = optimizer.state[module.get_parameter("0.bias")]["exp_avg"].numpy()
+        np.testing.assert_allclose(state["0.bias/adam_m"].numpy(), first / 0.1, rtol=1e-5)
+
+
+def test_parts_of_fully_sharded_parameters_are_gathered() -> None:
+    torch = pytest.importorskip("torch")
+    net = sx.trainable(linear(), "cross_entropy", "adamw")
+    module, loss, _, _ = sx.to_torch(net, training=True)
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        distributed.fsdp.fully_shard(module, mesh=mesh)
+        optimizer = torch.optim.AdamW(module.parameters())
+        loss(module(torch.ones(4, 3)), torch.tensor([0, 1, 1, 0])).backward()
+        optimizer.step()
+        tuned = sx.with_weights(net, module, optimizer=optimizer)
+        bias = module.get_parameter("0.bias")
+        whole = bias.full_tensor().detach().numpy()
+        first = optimizer.state[bias]["exp_avg"].full_tensor().numpy()
+    finally:
+        distributed.destroy_process_group()
+    np.testing.assert_array_equal(tuned.initializer("0.bias").numpy(), whole)
+    slot = tuned.records[0].state["0.bias/adam_m"].numpy()
+    np.testing.assert_allclose(slot, first / 0.1, rtol=1e-5)
+
+
+def test_weights_of_which_none_fits_are_refused_even_in_part() -> None:
+    with pytest.raises(ArgumentError, match="none of these weights has the name"):
+        sx.with_weights(linear(), {"encoder.weight": NEW["0.weight"]}, partial=True)
+
+
+def test_state_dicts_of_optimizers_are_refused_with_the_way() -> None:
+    torch = pytest.importorskip("torch")
+    net = sx.trainable(linear(), "cross_entropy", "adamw")
+    module = torch_module()
+    state = torch.optim.AdamW(module.parameters()).state_dict()
+    with pytest.raises(ArgumentError, match=r"load the state dicts into") as caught:
+        sx.with_weights(net, module.state_dict(), optimizer=state)
+    assert "to_torch(model, training=True)" in str(caught.value)
+
+
 def test_what_holds_no_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="cannot read weights from"):
         sx.with_weights(linear(), 3)

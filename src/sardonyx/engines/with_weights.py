@@ -74,9 +74,14 @@ def _with_optimizer(model: Model, module: Any, optimizer: Any) -> Model:
         package = importlib.import_module("sardonyx.engines.keras.optimizer_state")
         tuned: Model = package.with_optimizer_state(model, module, optimizer)
         return tuned
+    states = isinstance(optimizer, Mapping) and "param_groups" in optimizer
     raise ArgumentError(
         "optimizer= takes a torch optimizer with its module, a state of optax with its params, or "
-        "True with a compiled Keras model"
+        "True with a compiled Keras model",
+        hint="load the state dicts into the module and the optimizer of "
+        "sx.to_torch(model, training=True), and give these"
+        if states
+        else "",
     )
 
 
@@ -110,7 +115,7 @@ def _arrays(source: Any, model: Model, partial: bool) -> dict[str, np.ndarray]:
     if isinstance(source, (str, Path)):
         return _stored(Path(source), model, partial)
     if isinstance(source, Mapping):
-        return {name: _array(value) for name, value in _flat(source)}
+        return _unprefixed({name: _array(value) for name, value in _flat(source)}, model)
     framework = framework_of(source)
     if framework is None:
         raise ArgumentError(
@@ -127,6 +132,20 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+# What torch puts before the names of a module that it compiles or trains in parallel.
+PREFIXES = ("module.", "_orig_mod.")
+
+
+def _unprefixed(arrays: dict[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+    """Arrays by the names of the module inside, where a state dict is that of a wrapper."""
+    while arrays and not any(n in model.graph.initializers for n in arrays):
+        prefix = next((p for p in PREFIXES if all(n.startswith(p) for n in arrays)), None)
+        if prefix is None:
+            break
+        arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    return arrays
 
 
 def _array(value: Any) -> np.ndarray:
@@ -168,6 +187,9 @@ def _replaced(model: Model, arrays: Mapping[str, np.ndarray], partial: bool, cas
         if node.op_type == "Constant" and node.domain == "" and "value" in node.attributes
     }
     problems = [] if partial else _missing(model, arrays)
+    if partial and not any(n in copy.graph.initializers or n in constants for n in arrays):
+        rows = [["the source has", ", ".join(map(quote, list(arrays)[:5])) or "no arrays"]]
+        raise ArgumentError("none of these weights has the name of a tensor of the model", rows)
     for name, array in arrays.items():
         initializer, constant = copy.graph.initializers.get(name), constants.get(name)
         if initializer is not None and initializer.const_value is not None:

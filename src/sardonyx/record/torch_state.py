@@ -164,7 +164,8 @@ def slots_of(
     for slot, (theirs, divisor) in rule.slots.items():
         tensor: Any = state.get(theirs)
         if hasattr(tensor, "detach"):
-            wide = tensor.detach().cpu().double().numpy() / divisor(group)
+            whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+            wide = whole.detach().cpu().double().numpy() / divisor(group)
             is_scalar = tensor.dim() == 0 and parameter.dim() > 0
             kind = str(parameter.dtype).removeprefix("torch.")
             kind = "float32" if is_scalar and kind != "float64" else kind

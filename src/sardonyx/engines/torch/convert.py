@@ -334,17 +334,36 @@ def _trains(node: ir.Node) -> bool:
     return tensor is not None and bool(tensor.numpy().any())
 
 
+WRAPPERS = (
+    torch.nn.DataParallel,
+    torch.nn.parallel.DistributedDataParallel,
+    torch.optim.swa_utils.AveragedModel,
+)
+
+
 def weight_arrays(module: torch.nn.Module) -> dict[str, np.ndarray]:
     """The weights of a module by the names of the ONNX model."""
-    module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
+    module = unwrapped(module)
     state = module.state_dict()
     names = module.names if isinstance(module, OnnxModule) else {key: key for key in state}
     return {name: array_of(state[key]) for name, key in names.items()}
 
 
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile, parallel training or an average of weights is around."""
+    while True:
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        elif isinstance(module, WRAPPERS):
+            module = module.module
+        else:
+            return module
+
+
 def array_of(tensor: Any) -> np.ndarray:
-    """A torch tensor, wherever it is, as a numpy array."""
-    return arrays("cpu").to_numpy(tensor)
+    """A torch tensor, wherever it is, as a numpy array; all of it, if processes hold parts."""
+    whole = getattr(tensor, "full_tensor", None)
+    return arrays("cpu").to_numpy(tensor if whole is None else whole())
 
 
 def store(model: ModelSource, path: Path) -> Stored:

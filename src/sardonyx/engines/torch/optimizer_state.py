@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from sardonyx.engines.torch.convert import OnnxModule
+from sardonyx.engines.torch.convert import OnnxModule, unwrapped
 from sardonyx.errors import ArgumentError, quote
 from sardonyx.model import Model, Record
 from sardonyx.record.builder import STEP
@@ -59,6 +59,7 @@ def _state(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer, rule: Any, cycled: bool
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The slots by name, and how many updates each parameter has had."""
+    module = unwrapped(module)
     keys = module.names if isinstance(module, OnnxModule) else {}
     renamed = {key: name for name, key in keys.items()}
     names = {id(p): renamed.get(n, n) for n, p in module.named_parameters()}
