@@ -56,6 +56,13 @@ def test_an_absent_device_is_refused_before_the_model_is_read(call: str, engine:
     assert "cpu" in caught.value.hint
 
 
+@pytest.mark.parametrize("device", ["", "cuda:x", "tpu9", "0"])
+def test_what_is_no_name_of_a_device_is_refused_with_those_that_are(device: str) -> None:
+    with pytest.raises(EngineError, match="has no device") as caught:
+        sx.prepare_training("absent.onnx", "numpy", device=device)
+    assert "devices are written cpu, cuda, cuda:1, mps" in caught.value.hint
+
+
 def test_auto_refuses_a_device_that_no_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "contenders", lambda: ["onnxruntime", "numpy"])
     with pytest.raises(EngineError, match="no installed engine has a device") as caught:

@@ -161,6 +161,9 @@ def test_gradients_that_float16_has_not_survive_by_the_scale() -> None:
 
 REFUSED = {
     "unknown": ({"engine": "torch", "precision": "bf61"}, "did you mean bf16"),
+    "another spelling": ({"engine": "torch", "precision": "bfloat16"}, "write bf16"),
+    "of torch": ({"engine": "torch", "precision": "torch.float16"}, "write fp16"),
+    "that of the file": ({"engine": "torch", "precision": "fp32"}, "leave precision out"),
     "onnxruntime": ({"precision": "bf16"}, "onnxruntime does not train in bf16"),
     "numpy": ({"engine": "numpy", "precision": "bf16"}, "numpy does not train in bf16"),
     "jax fp16": ({"engine": "jax", "precision": "fp16"}, "jax does not train in fp16"),
@@ -178,6 +181,12 @@ def test_what_an_engine_lacks_is_refused_before_the_model_is_read(case: str) -> 
         sx.train("absent.onnx", {"x": np.zeros((2, 6), np.float32)}, **settings)
     with pytest.raises(ArgumentError, match=words):
         sx.prepare_training("absent.onnx", **settings)
+
+
+def test_an_unknown_precision_is_one_error_whatever_the_engine() -> None:
+    with pytest.raises(ArgumentError, match="no precision is called 'int8'") as caught:
+        sx.train("absent.onnx", {}, engine="auto", precision="int8")
+    assert not caught.value.where
 
 
 def test_records_that_are_not_differentiated_natively_are_refused() -> None:

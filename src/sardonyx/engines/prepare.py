@@ -89,13 +89,29 @@ def check_device(engine: str, device: str | None) -> None:
         raise no_device(device, backend.devices() if backend else ["cpu"], engine)
 
 
+# What others call a precision.
+SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "tensorfloat32": "tf32"}
+FLOAT32 = ("float32", "fp32", "float", "f32", "32")
+
+
+def check_precision_name(precision: str | None) -> None:
+    """Refuse a name that is no precision, whatever the engine."""
+    if precision is None or precision in NAMES:
+        return
+    name = str(precision).lower().removeprefix("torch.")
+    hint = did_you_mean(str(precision), NAMES)
+    if name in FLOAT32:
+        hint = "leave precision out: without it, the types of the file are used"
+    elif name in SPELLINGS or name in NAMES:
+        hint = f"write {SPELLINGS.get(name, name)}"
+    raise ArgumentError(f"no precision is called {str(precision)!r}", hint=hint)
+
+
 def check_precision(engine: str, precision: str | None, device: str | None) -> None:
     """Refuse a precision in which an engine does not train on a device."""
+    check_precision_name(precision)
     if precision is None:
         return
-    if precision not in NAMES:
-        hint = did_you_mean(str(precision), NAMES)
-        raise ArgumentError(f"no precision is called {precision!r}", hint=hint)
     available = precisions(engine, device)
     if precision not in available:
         where = f" on {device}" if device else ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sardonyx.errors import EngineError, quote
 
 SYNONYMS = {"gpu": "cuda"}
+NAME = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
 def device_name(device: str) -> str:
@@ -32,7 +34,9 @@ def is_among(device: str, available: Sequence[str]) -> bool:
 def no_device(device: str, available: Sequence[str], engine: str = "this engine") -> EngineError:
     """The error for a device that is not available."""
     names = ", ".join(available)
+    more = "; a GPU needs a build of the engine for it" * (names == "cpu")
+    if not NAME.fullmatch(device_name(device)):
+        more = "; devices are written cpu, cuda, cuda:1, mps"
     return EngineError(
-        f"{engine} has no device {quote(str(device))} on this machine",
-        hint=f"it has {names}" + ("; a GPU needs a build of the engine for it" * (names == "cpu")),
+        f"{engine} has no device {quote(str(device))} on this machine", hint=f"it has {names}{more}"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import plugins
-from sardonyx.engines.prepare import check_device, check_precision
+from sardonyx.engines.prepare import check_device, check_precision, check_precision_name
 from sardonyx.engines.training import TrainingRep
 from sardonyx.errors import (
     ArgumentError,
@@ -99,6 +99,7 @@ def check_engine(
 
 def _check_any(device: str | None, precision: str | None) -> None:
     """Refuse a device and a precision that no installed engine has."""
+    check_precision_name(precision)
     rows = []
     for engine in plugins.contenders():
         try:
