@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import sardonyx as sx
@@ -232,6 +233,87 @@ def test_processes_train_as_one(engine: str, shard: str, folder: Path) -> None:
     losses(1, 0, "-o", "second.onnx", "--epochs", "2")
     later = losses(2, 3, "-o", "second.onnx", "--epochs", "4", "--resume")
     np.testing.assert_allclose(later, expected[2:], rtol=0, atol=5e-6)
+
+
+SEVERAL = """
+import json, os, sys, warnings
+import numpy as np
+import sardonyx as sx
+from sardonyx.errors import ArgumentError
+
+warnings.simplefilter("ignore")
+engine, rank = sys.argv[1], int(os.environ["RANK"])
+how = {"batch_size": 16, "engine": engine, "shard": "state"}
+report = {}
+
+class Stop:  # on the first process alone, as every callback
+    def __call__(self, run):
+        if len(run.losses) == 5:
+            run.stop("enough")
+
+run = sx.train("net.onnx", "data.npz", epochs=4, output="stopped.onnx", callbacks=[Stop()], **how)
+report["stopped"] = run.position.step, run.stopped
+if rank == 0:  # which reads the model when the others have gone on
+    weights = run.model.graph.initializers.values()
+    report["whole"] = all(np.isfinite(w.const_value.numpy()).all() for w in weights)
+
+run = sx.train("net.onnx", "data.npz", steps=3, output=f"{rank}.onnx", **how)
+sx.save(run.model, f"{rank}.onnx")
+if rank == 1:
+    os.unlink("1.onnx")  # as on a machine that does not share the folder
+for name, arguments in {
+    "position": {"output": f"{rank}.onnx", "resume": True, "epochs": 4},
+    "data": {"data": {n: a[rank:] for n, a in np.load("data.npz").items()}, "steps": 3},
+    "settings": {"steps": 3 + rank},
+    "weights": {"model": f"net{rank}.onnx", "steps": 3},
+}.items():
+    try:
+        sx.train(**{"model": "net.onnx", "data": "data.npz", **how, **arguments})
+        report[name] = "trained"
+    except ArgumentError as error:
+        report[name] = str(error)
+print(json.dumps(report) if rank == 0 else "", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_processes_that_do_not_agree_are_refused_and_stop_together(
+    engine: str, folder: Path
+) -> None:
+    pytest.importorskip("torch")
+    (folder / "several.py").write_text(SEVERAL)
+    net = sx.load(folder / "net.onnx")
+    for rank in range(2):
+        weight = next(iter(net.graph.initializers.values()))
+        weight.const_value = ir.tensor(weight.const_value.numpy() + rank, name=weight.name)
+        sx.save(net, folder / f"net{rank}.onnx")
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *launch, str(29735 + (engine == "jax")), "several.py",
+         engine], cwd=folder, env=environment(), capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(next(t for t in done.stdout.splitlines() if t.startswith("{")))
+    assert report["stopped"] == [5, "enough"] and report["whole"]
+    assert "starts after 0 steps, the first after 3" in report["position"]
+    assert f"has {ROWS - 1} rows of data, the first {ROWS}" in report["data"]
+    assert "process 1  has other settings" in report["settings"]
+    assert "process 1  has other weights" in report["weights"]
+
+
+@pytest.mark.slow
+def test_the_first_process_speaks_for_all(folder: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ["-o", "two.onnx", "--epochs", "1", "--shard", "state", "--report", "report.html"]
+    run = [part for part in command(2, 29739, *arguments, engine="torch") if part != "--json"]
+    done = subprocess.run(
+        run, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines().count("two.onnx") == 1
+    assert (folder / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -209,15 +209,22 @@ def train(
         **options.data_arguments(columns, fields, constants, batch_axes, preprocess),
         **how,
     )
-    if report is not None:
+    leads = run.processes.leads  # it speaks and writes for all processes
+    if report is not None and leads:
         from sardonyx.train.report import write_report
 
         write_report(run, report)
     if run.stopped == "interrupted":
-        print(f"interrupted; continue with --resume -o {output}", file=sys.stderr)
+        if leads:
+            print(f"interrupted; {_continued(output)}", file=sys.stderr)
         raise typer.Exit(130)
-    if not (quiet or json_lines):
+    if leads and not (quiet or json_lines):
         print(output)
+
+
+def _continued(output: Path) -> str:
+    """How an interrupted run goes on; processes that hold parts of the state do not save it."""
+    return f"continue with --resume -o {output}" if output.exists() else "nothing was saved"
 
 
 def choices(

@@ -29,6 +29,7 @@ from sardonyx.record.step import step_inputs
 from sardonyx.record.trainable import refuse_unknown
 from sardonyx.train import metrics as metric
 from sardonyx.train import setup
+from sardonyx.train.agreement import of_the_first, refuse_disagreement, stopped_by_the_first
 from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_blocks
 from sardonyx.train.checkpoint import Lock, Position, write
@@ -169,6 +170,7 @@ def train(
     setup.check_output(model, request.target, in_place or resume)
     request.display = display if isinstance(display, Display) else make_display(display)
     leads = request.processes.leads
+    request.may_stop = bool(callbacks)
     if not leads:
         request.display, request.callbacks = Display(), ()
     with Lock(request.target) if request.target and leads else contextlib.nullcontext():
@@ -247,7 +249,9 @@ def prepared_loop(
         request.target,
         request.callbacks,
         keep_best=validated or request.patience is not None,
+        may_stop=getattr(request, "may_stop", False),
     )
+    refuse_disagreement(run, net, loop_options)
     kind = TrainingLoop if way is None else way.loop
     return kind(run, loop_options, source, validation, request.display)
 
@@ -414,7 +418,9 @@ class TrainingLoop:
             for callback in self.settings.callbacks:
                 if hasattr(callback, "end"):
                     callback.end(run)
-        self._keep(force=True)
+        if run.stopped != "interrupted" or not run.is_spread:
+            self._keep(force=True)
+            run.gather()
         run.times |= {"saving": self.times["saving"], "total": time.perf_counter() - started}
         self.display.end(run)
         run.read_metrics = everything_is_read
@@ -486,6 +492,8 @@ class TrainingLoop:
         self.display.step(run, self.count)
         for callback in self.settings.callbacks:
             callback(run)
+        if self.settings.may_stop and run.processes.count > 1 and stopped_by_the_first(run):
+            run.stopped = run.stopped or "by a callback of the first process"
         if self.settings.output is not None:
             self._keep()
 
@@ -547,13 +555,13 @@ class TrainingLoop:
         self._read()
         metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
         if self.validation is None:
-            return metrics
+            return of_the_first(run, metrics)
         started = time.perf_counter()
         confusion = metric.Confusion()
         values = evaluate_rep(run, self.validation, self.settings.metrics, None, confusion)
         run.confusion = confusion.counts
         self.times["validation"] += time.perf_counter() - started
-        return {**metrics, **{f"val_{n}": v for n, v in values.items()}}
+        return of_the_first(run, {**metrics, **{f"val_{n}": v for n, v in values.items()}})
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Keep the model of this epoch if it is the best so far."""

@@ -170,7 +170,7 @@ def _row_shape(item: Link) -> str:
 
 
 def _parameters(run: Run) -> list[list[object]]:
-    model, now = run.rep.model, run.rep.state()
+    model, now = run.rep.model, run.state
     rows: list[list[object]] = []
     trained = {n for r in model.records for n in info.state_names(model, r)}
     for weight in weights(model):

@@ -44,6 +44,7 @@ class Run:
     read_metrics: Callable[[], None] = everything_is_read
     stopped: str = ""
     processes: Processes = field(default_factory=Processes)
+    whole: dict[str, np.ndarray] | None = None  # the state at the end, where processes have parts
 
     def __repr__(self) -> str:
         """What has been done, in one line: `Run(2 epochs, 40 steps, loss 0.31, on torch)`."""
@@ -76,7 +77,23 @@ class Run:
     def model(self) -> Model:
         """A whole ONNX model: it serves, saves, and continues."""
         self.read_metrics()
-        return self._model(None, self.position)
+        return self._model(self.whole, self.position)
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """All state by name, as it is now."""
+        return self.rep.state() if self.whole is None else self.whole  # type: ignore[no-any-return]
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether reading the model takes all processes of the training."""
+        several = self.processes.count > 1 and self.whole is None
+        return several and bool(self.rep.placement.is_spread)
+
+    def gather(self) -> None:
+        """Hold the whole state: from now on, what a process reads concerns no other one."""
+        if self.is_spread:
+            self.whole = self.rep.state()
 
     @property
     def best_model(self) -> Model | None:
@@ -124,6 +141,7 @@ class RunSettings:
     output: Path | None
     callbacks: Sequence[Callback]
     keep_best: bool
+    may_stop: bool = False  # whether callbacks, which the first process has, may stop the run
 
     def total(self, count: int | None) -> int | None:
         """The number of steps of the run, where that is known; `count` is that of an epoch."""

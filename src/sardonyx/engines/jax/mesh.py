@@ -101,6 +101,19 @@ class Placement:
         """Into how many pieces the rows of a batch are parted; 0 where processes share rows."""
         return self._data if self._model == 1 else 0
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether a process may hold parts of the state only."""
+        return self.shard == "state" or (self._model > 1 and self.shard != "replicate")
+
+    def gathered(self, words: np.ndarray) -> np.ndarray:
+        """Numbers of every process, which are as many in each: a row of them for each process."""
+        from jax.experimental import multihost_utils
+
+        with ended_processes_reported():
+            rows = multihost_utils.process_allgather(words.astype(np.uint32))
+        return np.asarray(rows).reshape(jax.process_count(), -1)
+
     def of_state(self, shape: tuple[int, ...]) -> Any:
         """Where a variable of this shape is."""
         axis, size = None, 1

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
 from sardonyx.engines.rows.work import World
@@ -33,7 +34,9 @@ BUCKET = 25 << 20  # bytes of gradients that are averaged at once
 def join_processes(device: str | None) -> tuple[int, int]:
     """The number of this process and how many there are, as torchrun and the like tell it."""
     if not dist.is_initialized():
-        backend = "nccl" if device is not None and device.startswith("cuda") else "gloo"
+        # gloo for what is exchanged on the CPU beside the gradients: flags, settings, metrics
+        cuda = device is not None and device.startswith("cuda")
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         try:
             dist.init_process_group(backend, timeout=PEER_TIMEOUT, **_meeting_place())
         except (RuntimeError, ValueError) as error:
@@ -110,6 +113,19 @@ class Parts:
     @property
     def pieces(self) -> int:
         return self.world.size
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether a process holds parts of the state only."""
+        return self.shard == "state"
+
+    def gathered(self, words: np.ndarray) -> np.ndarray:
+        """Numbers of every process, which are as many in each: a row of them for each process."""
+        own = torch.from_numpy(words.astype(np.int64))
+        rows = [torch.empty_like(own) for _ in range(self.world.size)]
+        with ended_processes_reported():
+            dist.all_gather(rows, own)
+        return torch.stack(rows).numpy().astype(np.uint32)
 
     def axis(self, shape: Sequence[int]) -> int | None:
         """Along which axis a variable is spread: the largest that divides."""
