@@ -229,6 +229,24 @@ def test_xgboost_frames_with_categories_and_files(suffix, tmp_path, monkeypatch)
         sx.from_xgboost("nonsense.json")
 
 
+@pytest.mark.parametrize("names", [("é", "ü", "日本"), ("éa", "b", "c")])
+def test_xgboost_categories_that_are_not_ascii(names, tmp_path, monkeypatch) -> None:
+    """XGBoost 3 keeps parts of such names only: `offsets` of its file count characters."""
+    import xgboost
+
+    monkeypatch.chdir(tmp_path)
+    data, rows = frame(), frame(5)
+    renamed = dict(zip("rgbkwy", (*names, "x", "yy", "z"), strict=True))
+    for table in (data, rows):
+        table["color"] = table["color"].cat.rename_categories(renamed)
+    model = xgboost.XGBRegressor(n_estimators=6, max_depth=3, enable_categorical=True)
+    model.fit(data, data["a"] * (data["color"] == names[0]) - (data["color"] == names[2]))
+    close(outputs(sx.from_xgboost(model, data), rows)["variable"], model.predict(rows), 1e-6)
+    other = data.assign(color=data["color"].cat.reorder_categories([*reversed(renamed.values())]))
+    with pytest.raises(ImportRefused, match="not ASCII"):
+        sx.from_xgboost(model, other)
+
+
 # -- LightGBM -------------------------------------------------------------------------------------
 
 LIGHTGBM = {

@@ -322,3 +322,15 @@ def test_points_on_the_edge_of_a_radius(weights, tmp_path, monkeypatch) -> None:
     model = RadiusNeighborsClassifier(1.0, weights=weights, outlier_label=0).fit(x[::2], y[::2])
     actual = session_of(sx.from_sklearn(model, x[::2])).run(["probabilities"], {"X": x[1::2]})[0]
     np.testing.assert_allclose(actual, model.predict_proba(x[1::2]), atol=1e-12)
+
+
+def test_onnxruntime_reads_what_the_model_serializes_to() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    classifier = LogisticRegression().fit(x, x[:, 0] > 0)
+    for trainable in (False, True):
+        model = sx.from_sklearn(classifier, x, trainable=trainable)
+        session = ort.InferenceSession(model.proto().SerializeToString())
+        label = session.run(["label"], {session.get_inputs()[0].name: x})[0]
+        assert label.tolist() == classifier.predict(x).tolist()

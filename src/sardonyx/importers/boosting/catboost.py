@@ -298,7 +298,7 @@ def _document(booster: Any) -> Any:
             booster.save_model(str(path), format="json")
         except Exception as error:
             raise ImportRefused(f"the CatBoost model cannot be read: {error}") from error
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _hash_table(booster: Any, x: Any) -> dict[str, int]:
@@ -311,12 +311,14 @@ def _hash_table(booster: Any, x: Any) -> dict[str, int]:
         path = Path(folder) / "model.py"
         pool = catboost.Pool(x, cat_features=booster.get_cat_feature_indices())
         booster.save_model(str(path), format="python", pool=pool)
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Assign)
                 and ast.unparse(node.targets[0]) == "cat_features_hashes"
             ):
-                return {str(k): int(v) for k, v in ast.literal_eval(node.value).items()}
+                # Its texts are bytes of UTF-8, each written as one character.
+                hashes = ast.literal_eval(node.value)
+                return {k.encode("latin-1").decode(): int(v) for k, v in hashes.items()}
     raise ImportRefused("CatBoost gives no hashes of the categories")
 
 

@@ -18,6 +18,7 @@ from sardonyx.importers.sklearn.inputs import Schema
 from sardonyx.importers.sklearn.table import FLOAT, INT64
 from sardonyx.importers.trees import Forest
 from sardonyx.model import Model
+from sardonyx.versions import fit
 
 ROWS, EDGES = 100, 150
 TOLERANCE = 1e-6  # of libraries that add up in float32
@@ -67,7 +68,7 @@ def finished(
     if not count:
         raise ImportDiffers("there were no rows to compare", hint="give X, some rows of data")
     model.metadata["sardonyx.verified"] = f"{count:,} rows; largest difference {largest:.1e}"
-    return model
+    return fit(model)
 
 
 def single_precision(trees: int) -> Callable[[Mapping[str, np.ndarray]], float]:

@@ -6,7 +6,7 @@ XGBoost compares in float32 and adds up in float32; here leaves are added up in 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -345,12 +345,31 @@ def _categories(document, X) -> dict[int, Any]:
     """The categories of each column: those that the model keeps, or those of the frame."""
     booster = document["gradient_booster"]
     model = booster.get("gbtree", booster).get("model", {})
+    frame = frame_categories(X)
     out = {}
     for j, entry in enumerate((model.get("cats") or {}).get("enc", [])):
         if entry.get("offsets"):
             data = bytes(v % 256 for v in entry["values"])
-            ends = entry["offsets"]
-            out[j] = [data[a:b].decode() for a, b in pairwise(ends)]
+            out[j] = _names(entry["offsets"], data, frame.get(j, []))
         elif entry.get("values") and "offsets" not in entry:
             out[j] = list(entry["values"])
-    return {j: out.get(j, values) for j, values in frame_categories(X).items()}
+    return {j: out.get(j, values) for j, values in frame.items()}
+
+
+def _names(ends: list[int], data: bytes, frame: list[Any]) -> list[str]:
+    """The names of categories that the model keeps.
+
+    XGBoost 3 counts their characters where it means bytes, and so cuts names that are not ASCII:
+    they are taken from the frame, if what it would keep of them is what is there.
+    """
+    if data.isascii():
+        return [data[a:b].decode() for a, b in pairwise(ends)]
+    texts = [str(name) for name in frame]
+    for sizes in ([len(text) for text in texts], [len(text.encode()) for text in texts]):
+        kept = "".join(texts).encode()[: sum(sizes)]
+        if texts == frame and [0, *accumulate(sizes)] == ends and kept == data:
+            return frame
+    raise ImportRefused(
+        "XGBoost has kept only parts of the names of categories that are not ASCII",
+        hint="give a frame whose categories are those of the training, in their order",
+    )

@@ -22,6 +22,7 @@ from sardonyx.importers.assembly import assemble
 from sardonyx.importers.rules import public_name, rule_of
 from sardonyx.importers.sklearn.inputs import Schema, schema_of
 from sardonyx.model import Model
+from sardonyx.versions import fit
 
 MODULES = (
     "bayes", "cluster", "compose", "decomposition", "encoders", "gaussian_process", "impute",
@@ -75,7 +76,8 @@ def from_sklearn(
     model.metadata["sardonyx.importer"] = "sardonyx"
     if verdict is not None:
         model.metadata["sardonyx.verified"] = str(verdict)
-    return _with_record(model, estimator) if trainable else model
+    # onnxruntime reads what `proto()` gives, as it does models of the other importers.
+    return fit(_with_record(model, estimator) if trainable else model)
 
 
 def _with_record(model: Model, estimator: Any) -> Model:
@@ -202,7 +204,7 @@ def _fallback(estimator, schema, X, outputs, refusal: ImportRefused) -> Model:
         raise refusal from None
     model.metadata["sardonyx.importer"] = "skl2onnx"
     model.metadata["sardonyx.verified"] = str(verdict)
-    return model
+    return fit(model)
 
 
 def _without_zeros(estimator, schema, X, outputs, difference: ImportDiffers) -> tuple[Model, Any]:
