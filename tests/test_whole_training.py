@@ -193,6 +193,10 @@ def test_a_sum_beside_a_convolution(tmp_path: Path) -> None:
         e = Relu(d) f = GlobalAveragePool(e) g = Flatten(f) scores = MatMul(g, w) }""")
     model.graph.initializer.extend(weights)
     compared(tmp_path, model, images(), VALIDATED, batch_size=8, loss="cross_entropy")
+    path = tmp_path / "whole.onnx"
+    at_once = trained(path, feeds(images(), batch_size=8))
+    run = sx.run_training(path, images(), epochs=3, batch_size=8, seed=5, threads=1)
+    assert [h["val_loss"] for h in run.history] == at_once["history/val_loss"].tolist()
 
 
 def test_a_regression_in_double(tmp_path: Path) -> None:

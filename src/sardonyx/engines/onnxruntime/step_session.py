@@ -73,7 +73,10 @@ class StepSession:
 
 def plain_session(graph: StepGraph, settings: Mapping[str, Any]) -> StepSession:
     """The step as onnxruntime arranges it: every update goes to a buffer of its own."""
-    return StepSession(session(graph.model, **settings))
+    options = settings.get("options") or {}
+    if not graph.updates:  # an evaluation, in the layout of the steps
+        options = {"graph_optimization_level": level(graph.model.graph), **options}
+    return StepSession(session(graph.model, **{**settings, "options": options}))
 
 
 def arranged_session(

@@ -119,7 +119,9 @@ def take_apart(model: Model, settings: Settings) -> Parts:
         judged = term in text.get("loss_terms", []) and settings.metrics
         tensors = [term["prediction"]] if judged and term else []
         graph = compile_evaluation(rest, record, text.get("forward", {}), tensors)
-        evaluations.append(replace(graph, model=NormalizedModel.of(own_statistics(graph.model))))
+        part = own_statistics(graph.model).copy()
+        _keep_sums(part.graph)
+        evaluations.append(replace(graph, model=NormalizedModel.of(part)))
     reported = list(dict.fromkeys(n for step in steps for n in step.metrics))
     losses = [n for n in reported if model.metadata.get(f"{ROLE}{n}") == "loss"]
     everything = [*steps, *evaluations]
@@ -158,8 +160,7 @@ def _rewritten(graph: StepGraph) -> StepGraph:
     remove_copies(model.graph)
     fold_batches(model.graph)
     keep_apart(model.graph, graph.updates.values())
-    if level(model.graph).name != "ORT_ENABLE_ALL":
-        _keep_sums(model.graph)
+    _keep_sums(model.graph)
     return replace(graph, model=NormalizedModel.of(model))
 
 
@@ -167,6 +168,8 @@ def _keep_sums(graph: ir.Graph) -> None:
     """Let onnxruntime's default level, too, add what stands beside a convolution after it: fused
     with the Add, the convolution rounds otherwise than the step does at the level it runs at.
     """
+    if level(graph).name == "ORT_ENABLE_ALL":
+        return
     for node in graph:
         makers = [v.producer() for v in node.inputs if v is not None]
         if node.op_type == "Add" and any(m is not None and m.op_type == "Conv" for m in makers):
