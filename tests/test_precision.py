@@ -102,6 +102,29 @@ def test_losses_are_those_of_autocast(engine: str, precision: str, block: Any) -
     onnx.checker.check_model(rep.to_model().proto())
 
 
+@pytest.mark.parametrize("compile", [False, True], ids=["eager", "compiled"])
+def test_running_statistics_are_those_of_autocast(compile: bool) -> None:
+    """A compiler for CPUs gives the statistics of an image in bf16 in its type."""
+    torch.manual_seed(0)
+    parts = (torch.nn.Conv2d(2, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten())
+    module = torch.nn.Sequential(*parts, torch.nn.Linear(32, 3)).train()
+    with torch.no_grad():
+        parts[0].bias.add_(3.0)
+    x, y = data()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    net = sx.from_torch(
+        module, (x,), loss=torch.nn.CrossEntropyLoss(), labels=y, optimizer=optimizer
+    )
+    rep = sx.prepare_training(net, "torch", compile=compile, precision="bf16", device="cpu")
+    feeds = dict(zip((v.name for v in rep.step_inputs), (x.numpy(), y.numpy()), strict=True))
+    rep.step(feeds)
+    with torch.autocast("cpu", torch.bfloat16):
+        module(x)
+    state, expected = rep.state(), parts[1].state_dict()
+    for name in ("running_mean", "running_var"):
+        np.testing.assert_allclose(state[f"1.{name}"], expected[name].numpy(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_float32_is_untouched_without_a_precision(engine: str, block: Any) -> None:
     pytest.importorskip(engine)

@@ -54,13 +54,14 @@ def forward_function(
         read = {v.name for v in step.halves.update.graph.inputs if v.uses()} - {*step.sized()}
         read |= {step.halves.loss, *step.graph.metrics, *step.graph.updates.values()}
         sizes = give_sizes(graph, [i for i, n in enumerate(program.outputs) if n not in read])
+        decompose_norms(graph, device)
     else:
         narrow_losses(graph)
         late = separate_late(graph)
     graph = quicken(graph)
     if device != "cpu":
         retarget(graph.to(device), torch.device(device), {})
-    run = torch.compile(with_decomposed_norms(graph)) if compile else graph
+    run = torch.compile(graph) if compile else graph
 
     arguments = (*names, *data)
 
@@ -108,14 +109,26 @@ def with_shapes(outputs: Sequence[Any], sizes: Sequence[tuple[int, Any]]) -> lis
     return tensors
 
 
-def with_decomposed_norms(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Batch normalization as the operator that torch's compiler fuses with its neighbours."""
-    for node in graph.graph.nodes:
-        if node.target is torch._batch_norm_impl_index:
-            node.target = torch.native_batch_norm
-            node.args = node.args[:-1]  # without the choice of cuDNN
+def decompose_norms(graph: torch.fx.GraphModule, device: str) -> None:
+    """Batch normalization as the operator that torch's compiler fuses with its neighbours.
+
+    On a CPU, the compiler gives the statistics of a narrow image in its type: it is widened first.
+    """
+    for node in list(graph.graph.nodes):
+        if node.target is not torch.ops.aten._batch_norm_impl_index.default:
+            continue
+        node.target = torch.native_batch_norm
+        image, *others = node.args[:-1]  # without the choice of cuDNN
+        dtype = image.meta["val"].dtype
+        if device == "cpu" and dtype in (torch.bfloat16, torch.float16):
+            with graph.graph.inserting_before(node):
+                image = graph.graph.call_method("to", (image, torch.float32))
+            for part in [n for n in node.users if n.args[1] == 0]:
+                with graph.graph.inserting_after(part):
+                    narrow = graph.graph.call_method("to", (part, dtype))
+                part.replace_all_uses_with(narrow, lambda user, new=narrow: user is not new)
+        node.args = (image, *others)
     graph.recompile()
-    return graph
 
 
 def node_by_node(model: Model, device: str) -> Half:
