@@ -99,6 +99,25 @@ def test_a_loss_that_is_not_finite_leaves_the_weights(tmp_path: Path) -> None:
     assert all(np.isfinite(tuned.initializer(n).numpy()).all() for n in "wv")
 
 
+def test_lines_of_a_chart_have_different_numbers(tmp_path: Path) -> None:
+    """A loss that hardly moves, in a model whose graph an exporter named."""
+    proto = network()
+    proto.graph.name = "main_graph"
+    onnx.save(proto, tmp_path / "flowers.onnx")
+    how = {"optimizer": sx.optim.sgd(1e-3), "prediction": "probabilities"}
+    net = sx.trainable(tmp_path / "flowers.onnx", "cross_entropy", **how)
+    with visited(exported(net, tmp_path / "site", data=rows())) as page:
+        assert page.text_content("h1") == "flowers"
+        page.fill("#set-batch_size", "60")
+        page.click("#start")
+        finish(page)
+        losses = page.evaluate(KEPT)["losses"]
+        numbers = page.locator("#steps text[text-anchor=end]").all_text_contents()[:5]
+    assert len(losses) == 3 and 0 < (max(losses) - min(losses)) / max(losses) < 1e-2
+    assert len(set(numbers)) == 5, numbers
+    assert float(numbers[0]) == pytest.approx(min(losses), rel=1e-3)
+
+
 @pytest.mark.parametrize("activation,threshold", [("Sigmoid", 0.5), ("Identity", 0.0)])
 def test_two_classes_have_a_table(tmp_path: Path, activation: str, threshold: float) -> None:
     how = {"prediction": "probabilities", "optimizer": sx.optim.sgd(0.5)}

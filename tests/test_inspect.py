@@ -266,6 +266,14 @@ def test_a_tuned_model_names_loss_optimizer_and_step(
     assert "loss mse" in printed and "4 steps made" in printed
 
 
+def test_every_loss_of_a_record_is_named() -> None:
+    from .networks import mlp
+
+    terms = [sx.loss.Term("cross_entropy"), sx.loss.Term("mse", labels=["target"])]
+    (record,) = sx.inspect(sx.trainable(mlp(), terms)).training
+    assert record.loss == "cross_entropy + mse"
+
+
 def test_nodes_names_and_pages_are_whole_when_piped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -370,11 +370,13 @@ def _training(model: Model) -> list[Training]:
     rows = []
     for record, description in zip(model.records, descriptions(model), strict=True):
         counters = [record.state[name] for name in steps if name in record.state]
-        choices = {what: value for what, value, _ in description.get("choices", ())}
+        choices: dict[str, list[str]] = {}
+        for what, value, _ in description.get("choices", ()):
+            choices.setdefault(what, []).append(value)
         rows.append(
             Training(
-                loss=choices.get("loss", ""),
-                optimizer=choices.get("optimizer", ""),
+                loss=" + ".join(choices.get("loss", ())),
+                optimizer=choices.get("optimizer", [""])[-1],
                 step=int(counters[0].numpy().reshape(-1)[0]) if counters else None,
                 inputs=[_tensor(v) for v in record.algorithm.inputs],
                 updated=[key for key, _ in record.update_binding],

@@ -33,6 +33,7 @@ PAGE = Path(__file__).parent / "page"
 PAGE_FILES = ("index.html", "app.js", "csv.js", "worker.js", "style.css")
 TARGETS = ("auto", "wasm", "webgpu")
 MOST_MODEL_BYTES = 1 << 30
+EXPORTED = ("main_graph", "torch_jit", "main", "graph", "tf2onnx")  # names that exporters give
 FORMAT, VERSION = "sardonyx-web", 1
 
 
@@ -131,11 +132,18 @@ def _facts(model: Model, title: str | None) -> dict[str, Any]:
     gathered = inspect(model)
     training = gathered.training[0]
     return {
-        "title": title or gathered.name or "model",
+        "title": title or _name(model, gathered.name),
         "parameters": gathered.parameters,
         "loss": training.loss,
         "optimizer": training.optimizer,
     }
+
+
+def _name(model: Model, name: str) -> str:
+    """What a user calls the model: its file, where exporters name every graph alike."""
+    if name and name not in EXPORTED:
+        return name
+    return model.source.stem if model.source is not None else name or "model"
 
 
 def _write_step(model: Model, folder: Path, target: str) -> dict[str, Any]:

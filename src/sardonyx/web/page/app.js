@@ -110,9 +110,12 @@ function chart(id, lines, across) {
   if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
   const X = (x) => BOX.left + ((x - x0) / (x1 - x0 || 1)) * (BOX.right - BOX.left);
   const Y = (y) => BOX.bottom - ((y - y0) / (y1 - y0)) * (BOX.bottom - BOX.top);
+  // as many digits as tell two lines of the grid apart
+  const digits = Math.ceil(Math.log10((4 * Math.max(Math.abs(y0), Math.abs(y1))) / (y1 - y0))) + 1;
+  const shown = (y) => Number(y.toPrecision(Math.min(7, Math.max(3, digits))));
   const parts = [0, 0.25, 0.5, 0.75, 1].map((t) => {
     const y = y0 + t * (y1 - y0);
-    return `<path class="grid" d="M${BOX.left} ${Y(y)}H${BOX.right}"/><text x="${BOX.left - 6}" y="${Y(y) + 4}" text-anchor="end">${Number(y.toPrecision(3))}</text>`;
+    return `<path class="grid" d="M${BOX.left} ${Y(y)}H${BOX.right}"/><text x="${BOX.left - 6}" y="${Y(y) + 4}" text-anchor="end">${shown(y)}</text>`;
   });
   parts.push(`<text x="${BOX.left}" y="210">${x0}</text><text x="${BOX.right}" y="210" text-anchor="end">${across} ${x1}</text>`);
   for (const { points: some, color } of lines) {
