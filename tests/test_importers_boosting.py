@@ -328,6 +328,33 @@ def test_lightgbm_wrappers_categories_and_files(tmp_path, monkeypatch) -> None:
     close(result["variable"], booster.predict(numbers(7).astype(float)), 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("\nleaf_value=", "\nleaf_", "leaf_value"),
+        ("\nend of trees", "", "its end"),
+        ("\nleft_child=", "\nleft_child=0 ", "number of its tests"),
+        ("left_child=1", "left_child=0", "no node below"),  # a circle
+        ("\nsplit_feature=", "\nsplit_feature=9", "column that is not there"),
+        ("tree_sizes=", "tree_sizes=7 ", "its end"),
+    ],
+)
+def test_damaged_files_of_lightgbm_are_refused(old, new, reason, tmp_path) -> None:
+    """LightGBM itself ends the process on some of them."""
+    import lightgbm
+
+    x = np.random.default_rng(0).normal(size=(ROWS, 3))
+    data = lightgbm.Dataset(x, x[:, 0] + x[:, 1] * x[:, 2])
+    booster = lightgbm.train({"verbose": -1, "min_data_in_leaf": 3}, data, 3)
+    path = tmp_path / "model.txt"
+    booster.save_model(path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ImportRefused, match=reason):
+        sx.from_lightgbm(path)
+
+
 def test_lightgbm_stops_at_the_best_iteration(tmp_path, monkeypatch) -> None:
     import lightgbm
 

@@ -221,6 +221,21 @@ def test_hostile_xml_is_refused(source: bytes) -> None:
         sx.from_pmml(source)
 
 
+def test_an_entity_of_a_description_elsewhere_is_refused() -> None:
+    """A parser that does not read the description leaves it out: here, digits of a number."""
+    elsewhere = b'<!DOCTYPE PMML SYSTEM "http://localhost/pmml.dtd">'
+    model = f"""<RegressionModel functionName="regression">{schema("x")}
+    <Output><OutputField name="o" feature="transformedValue" dataType="double" optype="continuous">
+    <Constant dataType="double">1&zeros;</Constant></OutputField></Output>
+    <RegressionTable intercept="0"/></RegressionModel>"""
+    fields = """<DataField name="x" optype="continuous" dataType="double"/>
+    <DataField name="y" optype="continuous" dataType="double"/>"""
+    text = document(model, fields)
+    sx.from_pmml(elsewhere + text.replace(b"&zeros;", b"00"))
+    with pytest.raises(ModelError, match="zeros"):
+        sx.from_pmml(elsewhere + text)
+
+
 def test_depth_and_size_are_bounded() -> None:
     with pytest.raises(LimitExceeded):
         sx.from_pmml(b"<PMML>" + b"<a>" * 5000 + b"</a>" * 5000 + b"</PMML>")

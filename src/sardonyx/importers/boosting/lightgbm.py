@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sardonyx.importers.sklearn.table import DOUBLE, INT64, width
 from sardonyx.importers.special import sigmoid, softmax, softplus
 from sardonyx.importers.trees import Forest, leaf_rows, leaf_sums
 from sardonyx.importers.trees.forest import MEMBER
+from sardonyx.limits import Limits, read_file
 from sardonyx.model import Model
 
 F = np.float64
@@ -58,9 +60,11 @@ def from_lightgbm(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     except ImportError as error:
         raise MissingExtra("lightgbm", "lightgbm") from error
 
+    text = None
     if isinstance(booster, (str, Path)):
+        text, content = checked(booster)
         try:
-            booster = lightgbm.Booster(model_file=str(booster))
+            booster = lightgbm.Booster(model_str=content)
         except lightgbm.basic.LightGBMError as error:
             raise ImportRefused(f"{quote(booster)} is not a model of LightGBM: {error}") from error
     wrapper = None if isinstance(booster, lightgbm.Booster) else booster
@@ -72,7 +76,8 @@ def from_lightgbm(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
         except Exception as error:
             raise ImportRefused(f"the LightGBM model cannot be read: {error}") from error
     native = booster if wrapper is None else wrapper.booster_
-    text = parse(native.model_to_string())  # up to the best iteration
+    if text is None:
+        text = parse(native.model_to_string())  # up to the best iteration
     schema = booster_schema(X, native.num_feature(), DOUBLE)
     categories = _categories(text, X) if schema.frame else {}
     op = Builder()
@@ -129,6 +134,75 @@ def parse(text: str) -> Text:
         line = rest[rest.index(marker) + len(marker) :].splitlines()[0]
         out.categories = json.loads(line) or []
     return out
+
+
+def checked(path: str | Path) -> tuple[Text, str]:
+    """The fields of a file and its text; one that is cut, or inconsistent, is refused.
+
+    LightGBM ends the process on some of them. Where the sizes of trees are not given, it reads one
+    after the other, and raises errors.
+    """
+    name = f"{quote(path)} is not a model of LightGBM"
+    try:
+        content = read_file(Path(path), Limits()).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ImportRefused(f"{name}: it is not text") from error
+    if not content.startswith("tree"):
+        raise ImportRefused(f"{name}: it does not begin with 'tree'")
+    text = parse(content)
+    _, _, rest = content.partition("\nend of trees")
+    settings, ends, _ = rest.partition("\nparameters:")[2].partition("\nend of parameters")
+    sizes = text.head.get("tree_sizes", "").split()
+    if not rest or len(sizes) not in (0, len(text.trees)) or bool(settings) != bool(ends):
+        raise ImportRefused(f"{name}: its end is missing")
+    if any(line and not re.fullmatch(r"\[\w+:.*\]", line) for line in settings.split("\n")):
+        raise ImportRefused(f"{name}: its parameters are malformed")
+    for number, tree in enumerate(text.trees):
+        try:
+            problem = _problem_of(tree, int(text.head["max_feature_idx"]))
+        except (KeyError, ValueError) as error:
+            problem = f"{error} is missing or malformed"
+        if problem:
+            raise ImportRefused(f"{name}: tree {number}: {problem}")
+    return text, re.sub(r"\ntree_sizes=[^\n]*", "", content, count=1)
+
+
+OF_TESTS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+ALSO_OF_TESTS = ("split_gain", "internal_value", "internal_weight", "internal_count")
+OF_LEAVES = ("leaf_value", "leaf_weight", "leaf_count", "num_features", "leaf_const")
+
+
+def _problem_of(tree: dict[str, str], last_feature: int) -> str | None:
+    """What is inconsistent in a tree, whose tests come before the tests below them."""
+    leaves, sets = int(tree["num_leaves"]), int(tree["num_cat"])
+    if leaves < 1 or any(len(_floats(tree[k])) != leaves for k in OF_LEAVES if tree.get(k)):
+        return "the number of its leaves"
+    if leaves == 1:
+        return None if tree["leaf_value"] else "the number of its leaves"
+    tests = np.arange(leaves - 1)
+    fields = {k: _floats(tree[k]) for k in OF_TESTS}
+    fields |= {k: _floats(tree[k]) for k in ALSO_OF_TESTS if tree.get(k)}
+    if not tree["leaf_value"] or any(len(values) != len(tests) for values in fields.values()):
+        return "the number of its tests"
+    for side in (fields["left_child"], fields["right_child"]):
+        if ((side >= leaves - 1) | (side < -leaves) | ((side >= 0) & (side <= tests))).any():
+            return "a test leads to no node below it"
+    feature = fields["split_feature"]
+    if ((feature < 0) | (feature > last_feature)).any():
+        return "a test of a column that is not there"
+    categorical = fields["decision_type"].astype(int) % 2 == 1
+    if not categorical.any() and not sets:
+        return None
+    ends, words = _floats(tree["cat_boundaries"]), _floats(tree["cat_threshold"])
+    which = fields["threshold"][categorical]
+    if len(ends) != sets + 1 or ((which < 0) | (which >= sets)).any():
+        return "a test of categories that are not there"
+    is_whole = ends[0] == 0 and (np.diff(ends) >= 0).all() and ends[-1] == len(words)
+    return None if is_whole else "the sets of its categories"
+
+
+def _floats(text: str) -> np.ndarray:
+    return np.array([float(entry) for entry in text.split()])
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -77,6 +77,7 @@ class _Reader:
         self.parser.EntityDeclHandler = self.entity
         self.parser.UnparsedEntityDeclHandler = self.entity
         self.parser.ExternalEntityRefHandler = self.entity
+        self.parser.SkippedEntityHandler = self.skipped
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
@@ -109,6 +110,15 @@ class _Reader:
             "the XML declares an entity, which no PMML file needs",
             [["line", self.parser.CurrentLineNumber]],
         )
+
+    def skipped(self, name: str, is_parameter: bool) -> None:
+        # A document type that is described elsewhere may have entities that are not declared here.
+        if not is_parameter:
+            raise ModelError(
+                f"the XML refers to an entity {quote(name)} of a description elsewhere, "
+                "which is not read",
+                [["line", self.parser.CurrentLineNumber]],
+            )
 
 
 KEEPS_SPACE = {"Constant", "Array", "RealSparseArray", "INT-SparseArray", "REAL-SparseArray"}
