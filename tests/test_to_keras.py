@@ -72,6 +72,27 @@ def test_its_steps_are_those_of_the_record_also_from_a_file(
     assert set(state_names(back, record)) == set(stock.state())
 
 
+def test_frozen_weights_are_those_of_keras_also_from_a_file(tmp_path: Path) -> None:
+    """What a record does not train is read from Keras's variables like everything else."""
+    torch.manual_seed(1)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    model = sx.from_torch(layers.eval(), torch.randn(2, 6))
+    net = sx.trainable(model, loss="cross_entropy", optimizer=sx.optim.sgd(0.1), train="2.*")
+    stock, network = sx.prepare_training(net), sx.to_keras(net)
+    network.save(tmp_path / "network.keras")
+    network = keras.models.load_model(tmp_path / "network.keras")
+    image, label = names(net)
+    for x, y in batches(3):
+        network.reset_metrics()
+        loss = float(stock.step({image: x, label: y})["loss"])
+        assert float(network.train_on_batch(x, y)) == pytest.approx(loss, rel=1e-5)
+    x, y = batches(1)[0]
+    before = float(network.evaluate(x, y, verbose=0))
+    frozen = network.layer.variables_by_name["0.weight"]
+    frozen.assign(keras.ops.zeros_like(frozen))
+    assert abs(float(network.evaluate(x, y, verbose=0)) - before) > 1e-3
+
+
 def test_it_fits_evaluates_and_takes_another_loss(network: sx.Model) -> None:
     model = sx.to_keras(network)
     x, y = batches(1)[0]

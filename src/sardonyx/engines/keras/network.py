@@ -151,7 +151,7 @@ class OnnxModel(keras.Model):
     def compile_record(self) -> None:
         """Compile the model with the loss, the optimizer and the state of its training record."""
         model = self.layer.model
-        steps = Steps(model)
+        steps = Steps(model, self.layer.held)
         arrays = {n: _state(model, n) for n in slot_names(model)}
         optimizer = RecordOptimizer(arrays, steps.rate or 0.0)
         super().compile(optimizer=optimizer, loss=None, jit_compile=engine_name() == "jax")

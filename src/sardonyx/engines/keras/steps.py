@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx import partial
 from sardonyx.engines.array_training import ArrayStep
 from sardonyx.engines.native_step import NativeStep
 from sardonyx.errors import EngineError
@@ -16,6 +18,7 @@ from sardonyx.lower.program import element_type
 from sardonyx.model import Model
 from sardonyx.record.builder import RATE
 from sardonyx.record.describe import settings_of
+from sardonyx.record.info import state_names
 from sardonyx.record.step import compile_evaluation
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -43,14 +46,40 @@ def held_dtype(dtype: np.dtype) -> str:
     return VARIABLE_TYPES.get(engine_name(), {}).get(dtype.name, dtype.name)
 
 
+def _with_all_as_state(model: Model, held: Iterable[str]) -> Model:
+    """A copy of a model whose first record also assigns the held tensors that it does not change.
+
+    A step reads its state from Keras's variables. Any other tensor is a constant in it, as it was
+    when the step was built; a model out of a file of Keras has no weights then.
+    """
+    updated = {n for record in model.records for n in state_names(model, record)}
+    names = [n for n in held if n not in updated and n in model.graph.initializers]
+    copy = model.copy()
+    record = copy.records[0]
+    algorithm = partial.clone(record.algorithm)
+    taken = {v.name for node in algorithm.all_nodes() for v in node.outputs}
+    for name in names:
+        label = f"{name}/kept"
+        while label in taken:
+            label += "_"
+        result = ir.Value(name=label, type=model.graph.initializers[name].type)
+        algorithm.append(ir.Node("", "Identity", [ir.Value(name=name)], outputs=[result]))
+        algorithm.outputs.append(result)
+        record.update_binding.append((name, label))
+    record.algorithm = algorithm
+    return copy
+
+
 class Steps:
     """The records of one model.
 
     inputs -- what a step is fed, by name, with types
     rate   -- the default of the learning rate; None where no record takes one
+    held   -- the tensors that are variables of Keras
     """
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, held: Iterable[str]):
+        model = _with_all_as_state(model, held)
         self.model = model
         self.rep = engine().TrainingRep(model, compile=False, fallback="allow")
         values = {v.name or "": v for v in self.rep.step_inputs}
