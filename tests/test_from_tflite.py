@@ -26,6 +26,7 @@ SAMPLE = (
     *("dynamic update of all", "bitwise xor", "unique", "sparse to dense", "suppression"),
     *("suppression with scores", "broadcast shapes", "spectrum", "parts of a spectrum"),
     *("frames of sound", "transposed conv of volumes", "right shift", "bits"),
+    *("one hot of negatives", "branches of integers"),
     *("symmetric padding", "gather in groups", "matrices of places", "product of two matrices"),
 )
 
@@ -171,7 +172,11 @@ def test_integers_are_within_one_quantum(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["one hot", "matrix diagonal", "set diagonal", "sparse to dense", "reductions"]
+    "name",
+    [
+        *("one hot", "matrix diagonal", "set diagonal", "sparse to dense", "reductions"),
+        *("scattered rows", "threshold", "turned around"),
+    ],
 )
 def test_integers_whose_scales_litert_does_not_look_at(name: str) -> None:
     from tests.tflite_functions import FUNCTIONS, converted

@@ -36,6 +36,13 @@ def _branched(x: Any) -> Any:
     return tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: tf.nn.relu(x) - 1.0)
 
 
+def _branched_integers(x: Any) -> Any:
+    def whole(sign: float) -> Any:
+        return lambda: tf.cast(x * sign * 9.0, tf.int32)
+
+    return tf.cond(tf.reduce_sum(x) > 0, whole(1.0), whole(-1.0)) // 4
+
+
 # name -> (function, shapes of its inputs)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     **{
@@ -120,6 +127,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "cumulative sum": (lambda x: tf.cumsum(x, 1, exclusive=True), [(2, 5)]),
     "reverse": (lambda x: tf.reverse(x, [1]), [(2, 3)]),
     "one hot": (lambda x: tf.one_hot(tf.argmax(x, -1), 4), [(3, 4)]),
+    "one hot of negatives": (lambda x: tf.one_hot(tf.cast(x * 3, tf.int32), 4), [(4, 6)]),
+    "scattered rows": (lambda x: tf.scatter_nd([[0], [2]], x + 1.0, [5, 6]), [(2, 6)]),
+    "threshold": (lambda x: tf.where(tf.sigmoid(x) > 0.3, x, -x), [(30, 20)]),
+    "turned around": (lambda x: tf.reverse(tf.tanh(x), [1]), [(4, 6)]),
+    "branches of integers": (_branched_integers, [(4, 6)]),
     "loop": (_looped, [(2, 3)]),
     "branches": (_branched, [(2, 3)]),
     "atan2": (tf.math.atan2, [(2, 5), (2, 5)]),

@@ -22,7 +22,7 @@ from sardonyx.importers.tflite import (  # noqa: F401  (rules)
     windows,
 )
 from sardonyx.importers.tflite.reader import File, Graph, Operator, Signature, Tensor
-from sardonyx.importers.tflite.rules import OWN_ACTIVATION, RAW, RULES, Node, Unsupported
+from sardonyx.importers.tflite.rules import OWN_ACTIVATION, RULES, Node, Unsupported, reads_integers
 from sardonyx.model import Model
 
 UNNAMED = "tensor"
@@ -30,6 +30,8 @@ CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_inde
 CONTROL = ("IF", "WHILE", "STABLEHLO_CASE", *CALLS)
 STATE = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
 DEPTH = 8  # graphs that call graphs, at most
+# What a rule raises at a file that it does not understand.
+DEFECTS = (KeyError, IndexError, TypeError, ValueError, AssertionError, AttributeError)
 
 
 def imported(
@@ -158,16 +160,18 @@ class _Driver:
                         _learn(value, tensor)
                         self.values[tensor.index] = value
                     return
-                read = self._integers if operator.name in RAW else self._float
+                present = [t for t in (*node.inputs, *node.outputs) if t is not None]
+                raw = reads_integers(operator, present)
+                read = self._integers if raw else self._float
                 inputs = [None if t is None else read(t) for t in node.inputs]
                 while inputs and inputs[-1] is None:
                     inputs.pop()
                 results = RULES[operator.name](self.op, node, *inputs)
                 for tensor, value in zip(node.outputs, _several(results), strict=True):
-                    self._give(operator, tensor, value)
+                    self._give(operator, tensor, value, raw)
             except Unsupported as error:
                 problems.append([operator.name, f"operator {operator.index}", str(error)])
-            except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
+            except DEFECTS as error:
                 what = f"{type(error).__name__}: {error}"[:120]
                 problems.append([operator.name, f"operator {operator.index}", what])
         if problems:  # later operators can be looked at, with what the file says of their inputs
@@ -175,11 +179,11 @@ class _Driver:
                 if tensor.index not in self.values:
                     self.values[tensor.index] = _placeholder(tensor)
 
-    def _give(self, operator: Operator, tensor: Tensor, value: ir.Value) -> None:
+    def _give(self, operator: Operator, tensor: Tensor, value: ir.Value, raw: bool) -> None:
         kind = operator.options.get("fused_activation_function", 0)
         if kind and operator.name not in OWN_ACTIVATION:
             value = elementwise.activated(self.op, value, kind)
-        if tensor.is_quantized and operator.name not in RAW:
+        if tensor.is_quantized and not raw:
             value = self.op.QuantizeLinear(value, *_parameters(self.op, tensor), axis=tensor.axis)
         else:
             value = self.op.cast(value, _type(tensor.dtype))
@@ -404,7 +408,9 @@ def _variable_name(operator: Operator) -> str:
 
 
 def _learn(value: ir.Value, tensor: Tensor) -> None:
-    """Sizes that the file knows and inference does not: those of computed shapes."""
+    """What the file knows and inference does not: sizes of computed shapes, types of branches."""
+    if value.dtype is None:
+        value.type = ir.TensorType(_type(tensor.dtype))
     shape = [*tensor.shape, 2] if tensor.is_complex else tensor.shape
     dims = [None] * len(shape) if value.shape is None else list(value.shape)
     if len(dims) == len(shape):

@@ -9,14 +9,18 @@ from sardonyx.importers import arithmetic
 from sardonyx.importers.tflite.rules import RAW, RULES, Unsupported, known, rank, rule
 
 PLAIN = {
-    "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div", "EQUAL": "Equal",
-    "EXP": "Exp", "FLOOR": "Floor", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual",
-    "LESS": "Less", "LESS_EQUAL": "LessOrEqual", "LOG": "Log", "LOGICAL_AND": "And",
+    "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div",
+    "EXP": "Exp", "FLOOR": "Floor", "LOG": "Log", "LOGICAL_AND": "And",
     "LOGICAL_NOT": "Not", "LOGICAL_OR": "Or", "LOGISTIC": "Sigmoid", "MAXIMUM": "Max",
     "MINIMUM": "Min", "MUL": "Mul", "NEG": "Neg", "RELU": "Relu", "ROUND": "Round", "SIGN": "Sign",
     "SIN": "Sin", "SQRT": "Sqrt", "SUB": "Sub", "TANH": "Tanh", "HARD_SWISH": "HardSwish",
     "POW": "Pow", "ADD_N": "Sum",
 }  # fmt: skip
+COMPARISONS = {
+    "EQUAL": "Equal", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
+    "LESS_EQUAL": "LessOrEqual",
+}  # fmt: skip
+FINE = np.float32(256)  # steps of one, to which LiteRT rounds quantized numbers that it compares
 # Operators of StableHLO that LiteRT has kernels for: none looks at scales.
 STABLEHLO = {"ADD": "Add", "MAXIMUM": "Max", "MINIMUM": "Min", "MULTIPLY": "Mul"}
 
@@ -34,9 +38,27 @@ RULES.update({f"STABLEHLO_{source}": _plain(target) for source, target in STABLE
 RAW.update(f"STABLEHLO_{source}" for source in STABLEHLO)
 
 
+def _comparison(name):
+    def apply(op, node, a, b):
+        return op.call(name, _comparable(op, node, a, b))
+
+    apply.__name__ = name
+    return apply
+
+
+def _comparable(op, node, a, b):
+    if not any(t is not None and t.is_quantized for t in node.inputs):
+        return [a, b]
+    steps = [op.Add(op.Mul(op.Abs(v), FINE), np.float32(0.5)) for v in (a, b)]
+    return [op.Mul(op.Sign(v), op.Floor(s)) for v, s in zip((a, b), steps)]
+
+
+RULES.update({source: _comparison(target) for source, target in COMPARISONS.items()})
+
+
 @rule()
 def not_equal(op, node, a, b):
-    return op.Not(op.Equal(a, b))
+    return op.Not(op.Equal(*_comparable(op, node, a, b)))
 
 
 @rule()

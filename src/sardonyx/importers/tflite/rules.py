@@ -7,7 +7,7 @@ the type and the quantization of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,27 @@ from sardonyx.importers.tflite.reader import Operator, Tensor
 RULES: dict[str, Callable[..., Any]] = {}
 # Operators that LiteRT computes on the integers of quantized tensors, whatever their scales are.
 RAW: set[str] = set()
+# Operators that copy the integers as they are, also where the file gives the result another scale.
+COPIES = frozenset([
+    "BROADCAST_TO", "EXPAND_DIMS", "GATHER", "GATHER_ND", "MIRROR_PAD", "PACK", "RESHAPE",
+    "REVERSE_SEQUENCE", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE", "SPLIT", "SPLIT_V", "SQUEEZE",
+    "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK",
+])  # fmt: skip
 # Operators whose rules apply the fused activation.
 OWN_ACTIVATION: set[str] = set()
+
+
+def reads_integers(operator: Operator, tensors: Sequence[Tensor]) -> bool:
+    """Whether LiteRT computes on the integers of the quantized tensors of an operator."""
+    if operator.name not in COPIES:
+        return operator.name in RAW
+    quantized = [t for t in tensors if t.is_quantized]
+    return any(not _alike(quantized[0], t) for t in quantized)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    pairs = ((a.scale, b.scale), (a.zero, b.zero))
+    return all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in pairs)
 
 
 class Unsupported(Exception):

@@ -155,7 +155,7 @@ def gather_nd(op, node, x, indices):
     return op.GatherND(x, wide(op, indices))
 
 
-@rule("SCATTER_ND")
+@rule("SCATTER_ND", raw=True)  # what is not written is the integer 0, whatever the zero point is
 def scatter_nd(op, node, indices, updates, shape):
     zero = ir.tensor(np.zeros(1, updates.dtype.numpy()))
     canvas = op.ConstantOfShape(wide(op, shape), value=zero)
@@ -171,6 +171,7 @@ def embedding_lookup(op, node, indices, table):
 def one_hot(op, node, indices, depth, on, off):
     values = op.Concat(op.Reshape(off, [1]), op.Reshape(on, [1]), axis=0)
     indices, depth = (op.cast(v, ir.DataType.INT64) for v in (indices, depth))
+    indices = op.Where(op.Less(indices, np.int64(0)), depth, indices)  # ONNX counts from the end
     return op.OneHot(indices, op.Reshape(depth, [1]), values, axis=node["axis"])
 
 
