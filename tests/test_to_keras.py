@@ -93,6 +93,31 @@ def test_frozen_weights_are_those_of_keras_also_from_a_file(tmp_path: Path) -> N
     assert abs(float(network.evaluate(x, y, verbose=0)) - before) > 1e-3
 
 
+@pytest.mark.parametrize("form", ["model", "file"])
+def test_it_goes_back_to_onnx_with_its_state(form: str, network: sx.Model, tmp_path: Path) -> None:
+    model, (x, y) = sx.to_keras(network), batches(1)[0]
+    model.fit(x, y, epochs=2, verbose=0)
+    model.save(tmp_path / "network.keras")
+    back = sx.from_keras(model if form == "model" else tmp_path / "network.keras")
+    stock = sx.prepare_training(back)
+    image, label = names(back)
+    model.reset_metrics()
+    loss = float(stock.step({image: x, label: y})["loss"])
+    assert float(model.train_on_batch(x, y)) == pytest.approx(loss, rel=1e-5)
+    assert not sx.from_keras(model, training=False).records
+
+
+def test_a_loss_of_keras_is_in_the_file_as_well(network: sx.Model, tmp_path: Path) -> None:
+    model, (x, y) = sx.to_keras(network), batches(1)[0]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss)
+    model.fit(x, y, epochs=2, verbose=0)
+    model.save(tmp_path / "network.keras")
+    again = keras.models.load_model(tmp_path / "network.keras")
+    for _ in range(2):
+        assert float(again.train_on_batch(x, y)) == pytest.approx(float(model.train_on_batch(x, y)))
+
+
 def test_it_fits_evaluates_and_takes_another_loss(network: sx.Model) -> None:
     model = sx.to_keras(network)
     x, y = batches(1)[0]

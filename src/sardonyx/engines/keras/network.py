@@ -160,6 +160,22 @@ class OnnxModel(keras.Model):
         self._trackers = {n: keras.metrics.Mean(n.removeprefix(METRICS)) for n in numbers}
         self._follow_record = True
 
+    def to_onnx_model(self, training: bool | None = None) -> Model | None:
+        """The ONNX model with the present weights and state, for `from_keras`.
+
+        training -- whether with its record; None: where there is one
+        None where `compile` has replaced the record by something that only Keras knows.
+        """
+        from sardonyx.engines.with_weights import with_weights
+
+        if self._follow_record and training is not False:
+            return with_weights(self.layer.model, self, optimizer=True)
+        if training or (self.compiled and training is None):
+            return None
+        model = with_weights(self.layer.model, self)
+        model.records = []
+        return model
+
     def compile(self, *arguments: Any, **options: Any) -> None:
         self._follow_record = False
         super().compile(*arguments, **options)
@@ -264,8 +280,10 @@ class OnnxModel(keras.Model):
     def compile_from_config(self, config: Any) -> None:
         if config.get("record"):
             self.compile_record()
-        else:
-            super().compile_from_config(config)
+            return
+        # Keras's own method leaves out models whose `compile` is not its own.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
 
 
 def _stateless(groups: list[tuple[list[Any], Any]], function: Any) -> tuple[Any, list[list[Any]]]:

@@ -16,6 +16,7 @@ from sardonyx.errors import ImportRefused, LimitExceeded, quote
 # With PyTorch, Keras names its own optimizers after modules that no other backend can use.
 TORCH_OPTIMIZERS = "keras.src.backend.torch.optimizers"
 CONFIG = "config.json"
+OWN = "sardonyx>OnnxModel"
 LARGEST_CONFIG = 2**28
 # Losses and metrics that files of Keras 2 name so, and Keras 3 no longer finds.
 SHORT_NAMES = ("mse", "mae", "mape", "msle")
@@ -32,6 +33,31 @@ def require_readable(path: Path) -> None:
         )
 
 
+def of_sardonyx(path: Path) -> bool:
+    """Whether a file holds a model of `sx.to_keras`, whose class this process has to know."""
+    if not zipfile.is_zipfile(path):
+        return False
+    name = json.loads(_config(path)).get("registered_name")
+    if name != OWN:
+        return False
+    if keras.saving.get_registered_object(OWN) is None:
+        raise ImportRefused(
+            f"{quote(path.name)} holds a model of sx.to_keras, whose class is not registered",
+            hint="import sardonyx.engines.keras.network before",
+        )
+    return True
+
+
+def _config(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        sizes = {item.filename: item.file_size for item in archive.infolist()}
+        if sizes.get(CONFIG, 0) > LARGEST_CONFIG:
+            raise LimitExceeded(
+                f"{quote(path.name)} has a configuration of {sizes[CONFIG]:,} bytes"
+            )
+        return archive.read(CONFIG).decode() if CONFIG in sizes else "{}"
+
+
 def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
     """The model of a `.keras` or `.h5` file.
 
@@ -44,13 +70,7 @@ def read(path: Path, compiled: bool, safe: bool = True) -> keras.Model:
         model = keras.models.load_model(path, custom_objects=names, **options)
         _restore_optimizer(model, path)
         return model
-    with zipfile.ZipFile(path) as archive:
-        sizes = {item.filename: item.file_size for item in archive.infolist()}
-        if sizes.get(CONFIG, 0) > LARGEST_CONFIG:
-            raise LimitExceeded(
-                f"{quote(path.name)} has a configuration of {sizes[CONFIG]:,} bytes"
-            )
-        text = archive.read(CONFIG).decode() if CONFIG in sizes else "{}"
+    text = _config(path)
     if TORCH_OPTIMIZERS not in text:
         return keras.models.load_model(path, **options)
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ except ImportError as error:
     raise MissingExtra("keras", "tensorflow") from error
 
 from sardonyx.importers.keras import apart
-from sardonyx.importers.keras.files import read, require_readable
+from sardonyx.importers.keras.files import of_sardonyx, read, require_readable
 from sardonyx.importers.keras.names import input_structure
 from sardonyx.importers.state import STATE, described
 
@@ -87,6 +87,11 @@ def from_keras(
                 f"{quote(path.name)} is no file of Keras", hint="give a .keras or .h5 file"
             )
         require_readable(path)
+        if of_sardonyx(path):
+            return from_keras(
+                read(path, training is not False), training=training, labels=labels,
+                sample_weight=sample_weight, example=example, how=how,
+            )  # fmt: skip
         if _is_jax():
             return from_model(read(path, training is not False), **options)
         try:
@@ -98,6 +103,9 @@ def from_keras(
             f"{quote(type(model_or_path).__name__)} is no Keras model",
             hint="give a keras.Model, or the path of a .keras file",
         )
+    own: Model | None = getattr(model_or_path, "to_onnx_model", lambda _: None)(training)
+    if own is not None:  # a model of `sx.to_keras`
+        return own
     if _is_jax():
         return from_model(model_or_path, **options)
     try:
