@@ -151,6 +151,13 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
+@functools.cache
+def instructions() -> frozenset[str]:
+    """The instructions that the processor has, by the names that Linux gives them."""
+    lines = _processor().splitlines()
+    return frozenset(word for line in lines if line.startswith("flags") for word in line.split())
+
+
 def _build(compiler: str, text: str, headers: Path | None, folder: Path, key: str) -> Path | None:
     """Compile under another name, so that nobody meets half a library."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as inner:

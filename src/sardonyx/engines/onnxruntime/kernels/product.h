@@ -3,7 +3,7 @@
    Both matrices are first copied into panels: of A, up to TALL rows next to each other; of B, WIDE
    columns. The inner loop keeps a tile of results in registers and reads both panels from end to
    end. Tiles are spread over the threads of onnxruntime. What is added is a row, or a whole matrix.
-   Where A is not transposed, few_rows.h computes the product.
+   Where A has few rows, few_rows.h computes the product, and split.h where the processor has AMX.
 
    The attribute `product`: whether A and B are transposed, and 0; or, where B comes from the
    operator Pack, which copies it into panels once for many products, the columns of B. */
@@ -25,6 +25,11 @@
 #define SLAB_A 128        /* panels of A that are copied at a time */
 #define SLAB_B 64         /* panels of B */
 #define ALONE (1 << 18)   /* operations below which one thread does all */
+#define FEW 128           /* rows: B is then read once */
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #ifndef __clang__
 #pragma GCC push_options
@@ -49,7 +54,16 @@ typedef struct {
   int64_t from, length; /* the part of the depth that is multiplied now */
   int64_t panels_a, panels_b, tiles_a, tiles_b;
   int64_t first_a, first_b, count_a, count_b; /* the panels that are multiplied now */
+  int failed; /* whether split.h has met numbers that it does not multiply */
 } Multiplication;
+
+/* How a product is computed from panels. */
+typedef struct {
+  void (*pack_a)(void *, size_t), (*pack_b)(void *, size_t), (*pack_both)(void *, size_t);
+  void (*multiply)(void *, size_t);
+  int64_t (*size_a)(const Multiplication *), (*size_b)(const Multiplication *); /* of a panel */
+  int64_t deep, slab_a, slab_b, tile_rows, tile_columns;
+} Way;
 
 /* Four by four numbers, whose rows are `stride` apart, with rows and columns exchanged. */
 static inline void transpose_four(const float *source, int64_t stride, float *target,
@@ -260,49 +274,69 @@ static Status all_parts(Api api, void *context, void (*work)(void *, size_t), in
   return 0;
 }
 
-#include "few_rows.h"
+static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 /* The panels that are multiplied now, if those of before were others. */
-static Status copy_panels(Api api, void *context, Multiplication *m, int alone) {
+static Status copy_panels(Api api, void *context, const Way *way, Multiplication *m, int alone) {
   int64_t a = m->first_b ? 0 : m->count_a;
   int64_t b = m->ready || (m->first_a && m->count_b == m->panels_b) ? 0 : m->count_b;
-  if (!a) return all_parts(api, context, pack_b, b, m, alone);
-  return all_parts(api, context, pack_both, a + b, m, alone || (m->ready && a < 64));
+  if (!a) return all_parts(api, context, way->pack_b, b, m, alone);
+  return all_parts(api, context, way->pack_both, a + b, m, alone || (m->ready && a < 64));
 }
 
-static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+/* A part of the depth after part, and in it a slab of panels after slab. */
+static Status multiply_slabs(Api api, void *context, const Way *way, Multiplication *m, int alone) {
+  int64_t slab_a = smaller(m->panels_a, way->slab_a);
+  int64_t slab_b = m->ready ? m->panels_b : smaller(m->panels_b, way->slab_b);
+  m->length = smaller(m->depth, way->deep);
+  int64_t size_a = slab_a * way->size_a(m), size_b = m->ready ? 0 : slab_b * way->size_b(m);
+  float *memory = malloc((size_a + size_b + 64) * sizeof(float));
+  if (!memory) return failure(api, NO_MEMORY);
+  m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+  m->packed_a = m->packed_b + size_b;
+  Status status = 0;
+  for (m->from = 0; !status && !m->failed && m->from < m->depth; m->from += m->length) {
+    m->length = smaller(m->depth - m->from, way->deep);
+    for (m->first_a = 0; !status && m->first_a < m->panels_a; m->first_a += slab_a)
+      for (m->first_b = 0; !status && m->first_b < m->panels_b; m->first_b += slab_b) {
+        m->count_a = smaller(m->panels_a - m->first_a, slab_a);
+        m->count_b = smaller(m->panels_b - m->first_b, slab_b);
+        m->tiles_a = (m->count_a + way->tile_rows - 1) / way->tile_rows;
+        m->tiles_b = (m->count_b + way->tile_columns - 1) / way->tile_columns;
+        status = copy_panels(api, context, way, m, alone);
+        if (!status)
+          status = all_parts(api, context, way->multiply, m->tiles_a * m->tiles_b, m, alone);
+      }
+  }
+  free(memory);
+  return status;
+}
+
+static int64_t panel_size_a(const Multiplication *m) { return m->height * m->length; }
+static int64_t panel_size_b(const Multiplication *m) { return WIDE * m->length; }
+
+static const Way IN_REGISTERS = {
+    pack_a, pack_b, pack_both, multiply_tiles, panel_size_a, panel_size_b, DEEP, SLAB_A, SLAB_B,
+    TILE_ROWS, TILE_COLUMNS};
+
+#include "few_rows.h"
+#include "split.h"
 
 static Status multiply(Api api, void *context, Multiplication *m) {
   int64_t least = (m->rows + TALL - 1) / TALL; /* panels of A */
   m->height = (m->rows + least - 1) / least;
   m->panels_a = (m->rows + m->height - 1) / m->height;
   m->panels_b = (m->columns + WIDE - 1) / WIDE;
-  if (m->row_a != 1 && !m->ready) return multiply_few(api, context, m);
-  int64_t slab_a = smaller(m->panels_a, SLAB_A);
-  int64_t slab_b = m->ready ? m->panels_b : smaller(m->panels_b, SLAB_B);
+  if (m->row_a != 1 && !m->ready && m->rows <= FEW) return multiply_few(api, context, m);
   int alone = m->rows * m->columns * m->depth < ALONE;
-  int64_t deep = smaller(m->depth, DEEP), size_a = slab_a * m->height * deep;
-  int64_t size_b = m->ready ? 0 : slab_b * WIDE * deep;
-  float *memory = malloc((size_a + size_b + 64) * sizeof(float));
-  if (!memory) return failure(api, NO_MEMORY);
-  m->packed_b = (float *)(((uintptr_t)memory + 63) / 64 * 64);
-  m->packed_a = m->packed_b + size_b;
-  Status status = 0;
-  for (m->from = 0; !status && m->from < m->depth; m->from += m->length) {
-    m->length = smaller(m->depth - m->from, DEEP);
-    for (m->first_a = 0; !status && m->first_a < m->panels_a; m->first_a += slab_a)
-      for (m->first_b = 0; !status && m->first_b < m->panels_b; m->first_b += slab_b) {
-        m->count_a = smaller(m->panels_a - m->first_a, slab_a);
-        m->count_b = smaller(m->panels_b - m->first_b, slab_b);
-        m->tiles_a = (m->count_a + TILE_ROWS - 1) / TILE_ROWS;
-        m->tiles_b = (m->count_b + TILE_COLUMNS - 1) / TILE_COLUMNS;
-        status = copy_panels(api, context, m, alone);
-        if (!status)
-          status = all_parts(api, context, multiply_tiles, m->tiles_a * m->tiles_b, m, alone);
-      }
+#ifdef SPLITS
+  if (!m->ready && !alone && has_tiles()) {
+    Multiplication split = *m;
+    Status status = multiply_on_tiles(api, context, &split);
+    if (status || !split.failed) return status;
   }
-  free(memory);
-  return status;
+#endif
+  return multiply_slabs(api, context, &IN_REGISTERS, m, alone);
 }
 
 /* The product of matrices without a common axis: what is added, or zeros. */

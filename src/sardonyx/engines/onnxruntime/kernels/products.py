@@ -2,8 +2,9 @@
 
 These are products of a transposed matrix, the gradients of weights, which onnxruntime computes at
 four fifths of the speed of others (bench/products.py); products of few rows with a large matrix,
-which take little longer than reading that matrix (few_rows.h); and those in the body of a loop with
-a matrix from outside, as recurrent layers have them, which onnxruntime copies for every step.
+which take little longer than reading that matrix (few_rows.h); those in the body of a loop with
+a matrix from outside, as recurrent layers have them, which onnxruntime copies for every step; and
+all large ones where the processor multiplies tiles (split.h).
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from sardonyx.build import is_static, static
+from sardonyx.engines.c_library import instructions
 from sardonyx.engines.onnxruntime.kernels.program import DOMAIN
 from sardonyx.passes.nesting import bodies
 
 UNKNOWN = 32  # how large an unknown dimension is taken to be
 LEAST = 1 << 22  # multiplications of a product
 SHORTEST = 32  # of the axes of a product
-MOST_ROWS = 128  # of a matrix that is not transposed
+MOST_ROWS = 128  # of a matrix that is not transposed, without tiles
 LARGE = 1 << 18  # numbers of the matrix that such rows are multiplied with
 LOOPS = ("Scan", "Loop")
+TILES = {"amx_bf16", "avx512_bf16"}  # the instructions of split.h
 
 
 def choose_products(graph: ir.Graph) -> dict[ir.Node, ir.Node]:
@@ -171,6 +174,7 @@ def _pays(node: ir.Node, transposed_a: bool, transposed_b: bool) -> bool:
     assert a is not None and b is not None
     if _columns(b, transposed_b) < SHORTEST or _depth(node) < SHORTEST:
         return False
-    if not transposed_a and (_size(a) // _depth(node) > MOST_ROWS or _size(b) < LARGE):
+    has_few_rows = _size(a) // _depth(node) <= MOST_ROWS
+    if not transposed_a and (_size(b) < LARGE if has_few_rows else not instructions() >= TILES):
         return False
     return multiplications(node) >= LEAST
