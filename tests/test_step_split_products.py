@@ -76,7 +76,8 @@ def test_products_of_all_sizes(
 ) -> None:
     # whole tiles, rests of them, more than one part of the depth, more than one slab of panels
     for rows, columns, depth in (
-        (256, 64, 64), (129, 33, 95), (161, 67, 33), (150, 40, 1100), (2100, 40, 33), (140, 2100, 40),
+        (256, 64, 64), (129, 33, 95), (161, 67, 33),
+        (150, 40, 1100), (2100, 40, 33), (140, 2100, 40),
     ):  # fmt: skip
         a, b = matrices(rows, columns, depth, form)
         shape = {"nothing": None, "row": (columns,), "matrix": (rows, columns)}[added]
