@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import http.server
 import json
@@ -98,6 +99,29 @@ def test_the_folder_holds_everything(trainable, fake_runtime, tmp_path: Path) ->
     for name in ("index.html", "app.js", "csv.js", "worker.js", "style.css"):
         text = (page.parent / name).read_text()
         assert "http://" not in text and "https://" not in text  # nothing from elsewhere
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    trainable: sx.Model, fake_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    for write in (
+        lambda folder: sx.export_web(trainable, folder, runtime=fake_runtime),
+        lambda folder: sx.export_step(trainable, folder),
+        sx.verify(trainable, trainable).save,
+    ):
+        with pytest.raises(
+            SardonyxError, match=r'cannot write into ".*taken": (file exists|not a directory)'
+        ):
+            write(taken)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)  # which shutil.copytree calls, too
+    with pytest.raises(SardonyxError, match=r'cannot write into ".*site".*o space left'):
+        sx.export_web(trainable, tmp_path / "site", runtime=fake_runtime)
 
 
 @pytest.mark.parametrize(

@@ -470,6 +470,14 @@ def test_what_is_no_training_is_refused(tmp_path: Path) -> None:
     path = sx.export_training(mlp(), tmp_path / "whole.onnx")
     with pytest.raises(ArgumentError, match="no such hyperparameters"):
         sx.run_training(path, DATA, hyper={"rate": 1.0})
+    for rate in ("x", [1.0], None):
+        with pytest.raises(ArgumentError, match=r"numbers\n  \"learning_rate\"  is no number"):
+            sx.run_training(path, DATA, hyper={"learning_rate": rate})
+    for threads in ("x", -1, 1.5):
+        with pytest.raises(ArgumentError, match="threads is a whole number"):
+            sx.run_training(path, DATA, threads=threads)
+        with pytest.raises(ArgumentError, match="threads is a whole number"):
+            sx.train(mlp(), DATA, engine_options={"threads": threads})
     with pytest.raises(DataError, match="stream"):
         sx.run_training(path, lambda: iter([DATA]))
     with pytest.raises(ArgumentError, match="does not measure"):

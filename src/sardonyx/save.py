@@ -161,6 +161,20 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def folder_reported(folder: str | Path) -> Iterator[None]:
+    """Around writing the files of a folder: what the system refuses is one error."""
+    try:
+        yield
+    except OSError as error:
+        # shutil collects what it cannot copy in an error without a number
+        reason = _no_room(error) or error.strerror or _no_room_in(folder) or str(error)
+        raise SardonyxError(
+            f"cannot write into {quote(folder)}: {reason[0].lower()}{reason[1:]}",
+            hint="the files in it may not belong together; write them again",
+        ) from error
+
+
+@contextlib.contextmanager
 def full_disk_reported(folder: str | Path) -> Iterator[None]:
     """Around work of other libraries in `folder`: where there is no room, an error says so.
 

@@ -38,7 +38,7 @@ from sardonyx.record.step import (
     compile_step,
     distinct_outputs,
 )
-from sardonyx.save import save
+from sardonyx.save import folder_reported, save
 
 FORMAT = "sardonyx-step"
 VERSION = 1
@@ -65,7 +65,9 @@ def export_step(
     >>> import sardonyx as sx
     >>> sx.export_step("trainable.onnx", "step")  # doctest: +SKIP
     """
-    return write_step(load(model), Path(folder), current, Form(runtime, plain, batch))
+    form = Form(runtime, plain, batch)
+    with folder_reported(folder):
+        return write_step(load(model), Path(folder), current, form)
 
 
 def write_step(model: Model, folder: Path, current: bool, form: Form) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx import __version__
 from sardonyx.errors import ArgumentError, quote
+from sardonyx.save import folder_reported
 from sardonyx.verify.culprit import Case, Replay, Search
 from sardonyx.verify.datasets import DataSet
 from sardonyx.verify.noise import (
@@ -270,12 +271,13 @@ class Report:
         from sardonyx.verify import datasets
 
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        path = target / "report.json"
-        path.write_text(self.to_json(), encoding="utf-8")
-        paths = [path, *datasets.write(target, self.data)]
-        if self.culprit is not None and self.culprit.case is not None:
-            paths += self.culprit.case.save(target)
+        with folder_reported(target):
+            target.mkdir(parents=True, exist_ok=True)
+            path = target / "report.json"
+            path.write_text(self.to_json(), encoding="utf-8")
+            paths = [path, *datasets.write(target, self.data)]
+            if self.culprit is not None and self.culprit.case is not None:
+                paths += self.culprit.case.save(target)
         return paths
 
     def to_html(self, path: str | Path) -> Path:

@@ -21,7 +21,7 @@ from sardonyx.record.builder import ROLE
 from sardonyx.record.describe import descriptions, settings_of
 from sardonyx.record.export import Form, write_step
 from sardonyx.record.front import separate
-from sardonyx.save import save
+from sardonyx.save import folder_reported, save
 from sardonyx.train import setup
 from sardonyx.train.evaluation import class_names
 from sardonyx.train.means import weightings
@@ -73,40 +73,41 @@ def export_web(
     target = "wasm" if target == "auto" else target
     described = descriptions(loaded)[0]
     front, root = separate(loaded), Path(folder)
-    with tempfile.TemporaryDirectory() as name:
-        files = Path(name)
-        prepared = None if front is None else rows.write_front(front, files)
-        step = _write_step(loaded if front is None else front.rest, files, target)
-        fed = rows.fed(loaded, step["steps"][0]["train"]["inputs"], front)
-        labels = rows.labels(loaded, fed)
-        table = None if data is None else rows.read(loaded, data)
-        way = rows.way_to_try([i for i in fed if i["name"] not in labels], table, input)
-        shutil.copytree(files, root / "step", dirs_exist_ok=True)
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "target": target,
-        **_facts(loaded, title),
-        "step": step,
-        "front": prepared,
-        "model": _write_model(loaded, root / "model.onnx", step),
-        "fed": fed,
-        "data": None if table is None else table.write(root / "data.bin"),
-        "input": way,
-        "labels": labels,
-        "prediction": _prediction(loaded, step),
-        "losses": _losses(loaded, step),
-        "counted": [{"name": n, **asdict(w)} for n, w in weightings(described).items()],
-        "classes": class_names(loaded) or (table.classes if table is not None else ()),
-        "settings": {
-            "epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed,
-        },
-    }  # fmt: skip
-    copy_runtime(root / "runtime", target, runtime)
-    for name in PAGE_FILES:
-        shutil.copyfile(PAGE / name, root / name)
-    (root / "manifest.json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
-    return root / "index.html"
+    with folder_reported(folder):
+        with tempfile.TemporaryDirectory() as name:
+            files = Path(name)
+            prepared = None if front is None else rows.write_front(front, files)
+            step = _write_step(loaded if front is None else front.rest, files, target)
+            fed = rows.fed(loaded, step["steps"][0]["train"]["inputs"], front)
+            labels = rows.labels(loaded, fed)
+            table = None if data is None else rows.read(loaded, data)
+            way = rows.way_to_try([i for i in fed if i["name"] not in labels], table, input)
+            shutil.copytree(files, root / "step", dirs_exist_ok=True)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "target": target,
+            **_facts(loaded, title),
+            "step": step,
+            "front": prepared,
+            "model": _write_model(loaded, root / "model.onnx", step),
+            "fed": fed,
+            "data": None if table is None else table.write(root / "data.bin"),
+            "input": way,
+            "labels": labels,
+            "prediction": _prediction(loaded, step),
+            "losses": _losses(loaded, step),
+            "counted": [{"name": n, **asdict(w)} for n, w in weightings(described).items()],
+            "classes": class_names(loaded) or (table.classes if table is not None else ()),
+            "settings": {
+                "epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed,
+            },
+        }  # fmt: skip
+        copy_runtime(root / "runtime", target, runtime)
+        for name in PAGE_FILES:
+            shutil.copyfile(PAGE / name, root / name)
+        (root / "manifest.json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
+        return root / "index.html"
 
 
 def _check(model: Model, input: str | None, target: str, validation: float) -> None:
@@ -123,9 +124,8 @@ def _check(model: Model, input: str | None, target: str, validation: float) -> N
     if size > MOST_MODEL_BYTES:
         problems.append([f"{size:,} bytes of weights", "more than a page can hold"])
     if problems:
-        raise ArgumentError(
-            "no page can be written", problems, hint="sx.trainable adds a training record"
-        )
+        hint = None if model.records else "sx.trainable adds a training record"
+        raise ArgumentError("no page can be written", problems, hint=hint)
 
 
 def _facts(model: Model, title: str | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.engines.onnxruntime import extensions
 from sardonyx.engines.onnxruntime.narrow_io import from_carriers, to_carriers, widen_ends
 from sardonyx.engines.onnxruntime.statistics import own_statistics
-from sardonyx.errors import EngineError, MissingExtra
+from sardonyx.errors import ArgumentError, EngineError, MissingExtra
 from sardonyx.model import Model
 from sardonyx.passes.nesting import graphs
 from sardonyx.save import save
@@ -118,6 +118,9 @@ def open_session(
     settings = ort.SessionOptions()
     settings.log_severity_level = 4  # what fails is raised, or another engine takes over
     if threads is not None:
+        is_whole = isinstance(threads, (int, np.integer)) and not isinstance(threads, bool)
+        if not is_whole or threads < 0:
+            raise ArgumentError(f"threads is a whole number from 0 on, not {threads!r}")
         settings.intra_op_num_threads = threads
     for name, value in {**EXACT, **(options or {})}.items():
         if name.startswith("session."):

@@ -128,7 +128,16 @@ class WholeFile:
                 [[quote(n)] for n in unknown],
                 hint=f"it has {', '.join(self.description['hyper'])}",
             )
-        self.hyper = {**self.description["hyper"], **hyper}
+        defaults = self.description["hyper"]
+        numbers = {n: np.asarray(v) for n, v in hyper.items()}
+        wrong = [
+            [quote(n), f"is no number: {hyper[n]!r}"]
+            for n, array in numbers.items()
+            if array.dtype.kind not in "iuf" or array.shape != np.shape(defaults[n])
+        ]
+        if wrong:
+            raise ArgumentError("hyperparameters are numbers", wrong)
+        self.hyper = {**defaults, **hyper}
         self.types = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
         self.model = stored_model(proto, self.description["starts"])
         options = {
