@@ -130,3 +130,55 @@ def test_losses_of_rows_may_be_added_and_divided_by_a_count(
 
     torch.manual_seed(0)
     check_losses(nn.Linear(6, 3), loss, map(batch, SIZES), batch(5))
+
+
+class Score(nn.Module):
+    """A regression whose output and label are squeezed, as those of Hugging Face are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(x)
+
+
+def test_what_has_no_axis_of_one_may_be_squeezed() -> None:
+    def loss(outputs: Any, labels: Any) -> Any:
+        return functional.mse_loss(outputs.squeeze(), labels.squeeze())
+
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6),), normal(rows)
+
+    torch.manual_seed(0)
+    check_losses(Score(), loss, map(batch, (2, 7)), batch(5))
+
+
+class WithoutRescaling(nn.Module):
+    """A network that writes to a weight what is in it already, as RWKV does in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        if not self.training:
+            with torch.no_grad():
+                self.body.weight.div_(1)
+        return self.head(torch.tanh(self.body(x)))
+
+
+def test_a_weight_that_is_rewritten_as_it_is_trains() -> None:
+    torch.manual_seed(0)
+    net = WithoutRescaling()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x, label = normal(4, 6), torch.arange(4) % 3
+    loss = nn.CrossEntropyLoss()
+    model = sx.from_torch(net, x, loss=loss, labels=label, optimizer=optimizer)
+    rep = sx.prepare_training(model)
+    rep.step({"x": x.numpy(), "label": label.numpy()})
+    loss(net(x), label).backward()
+    optimizer.step()
+    np.testing.assert_allclose(
+        rep.state()["body.weight"], net.body.weight.detach().numpy(), atol=1e-7
+    )

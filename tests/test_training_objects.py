@@ -88,6 +88,89 @@ def in_torch(model: Any, steps: range) -> tuple[list[float], Any]:
     return losses, sx.with_weights(model, module, optimizer=optimizer)
 
 
+def of_torch_network(rate: float = 1e-2) -> Any:
+    """A network of torch, its optimizer and scheduler, and a loss that only code describes."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
+    )
+    optimizer = torch.optim.AdamW(net.parameters(), rate)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
+
+    def loss(scores: Any, label: Any) -> Any:
+        each = torch.nn.functional.cross_entropy(scores, label, reduction="none")
+        return each.sum() / len(label) + 0.1 * scores.logsumexp(1).square().mean()
+
+    return net, loss, optimizer, scheduler
+
+
+def step_of_torch(parts: Any, i: int) -> float:
+    torch = pytest.importorskip("torch")
+    net, loss, optimizer, scheduler = parts
+    optimizer.zero_grad()
+    value = loss(net(torch.from_numpy(XS[i])), torch.from_numpy(YS[i]))
+    value.backward()
+    optimizer.step()
+    scheduler.step()
+    return value.item()
+
+
+def test_an_imported_training_goes_back_to_torch() -> None:
+    torch = pytest.importorskip("torch")
+    parts = of_torch_network()
+    for i in range(BEFORE):
+        step_of_torch(parts, i)
+    net, loss, optimizer, scheduler = parts
+    model = sx.from_torch(
+        net, torch.from_numpy(XS[0]), loss=loss, labels=torch.from_numpy(YS[0]),
+        optimizer=optimizer, scheduler=scheduler,
+    )  # fmt: skip
+    expected = [step_of_torch(parts, i) for i in range(BEFORE, len(XS))]
+    rep = sx.prepare_training(model, threads=1)
+    name = rep.step_inputs[0].name
+    losses = [float(rep.step({name: XS[i], "label": YS[i]})["loss"]) for i in range(5, 10)]
+    again = sx.to_torch(rep.to_model(), training=True)
+    losses += [step_of_torch(again, i) for i in range(10, 20)]
+    model = sx.with_weights(model, again[0], optimizer=again[2])
+    rep = sx.prepare_training(model, threads=1)
+    losses += [float(rep.step({name: XS[i], "label": YS[i]})["loss"]) for i in range(20, 30)]
+    np.testing.assert_allclose(losses, expected, rtol=2e-6)
+
+
+def test_an_imported_loss_goes_to_jax() -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    pytest.importorskip("optax")
+    net, loss, optimizer, _ = of_torch_network()
+    del net[1]
+    model = sx.from_torch(
+        net, torch.from_numpy(XS[0]), loss=loss, labels=torch.from_numpy(YS[0]),
+        optimizer=optimizer.__class__(net.parameters(), 1e-2),
+    )  # fmt: skip
+    apply, params, of_jax, _, _ = sx.to_jax(model, training=True)
+    actual = jax.grad(lambda p: of_jax(apply(p, XS[1]), YS[1]))(params)
+    loss(net(torch.from_numpy(XS[1])), torch.from_numpy(YS[1])).backward()
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(actual[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_that_reads_weights_stays_in_the_record(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net, plain, optimizer, _ = of_torch_network()
+
+    def loss(scores: Any, label: Any) -> Any:
+        return plain(scores, label) + 0.01 * net[3].weight.abs().sum()
+
+    model = sx.from_torch(
+        net, torch.from_numpy(XS[0]), loss=loss, labels=torch.from_numpy(YS[0]), optimizer=optimizer
+    )
+    with pytest.raises(ArgumentError, match=r'reads weights[^"]*\s*"3.weight"'):
+        sx.to_torch(model, training=True)
+    with pytest.raises(ArgumentError, match="reads weights"):
+        sx.to_torch_source(model, tmp_path, training=True)
+
+
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", sampled(OF_TORCH))
 def test_a_loop_in_torch_continues_the_record(name: str, how: str) -> None:

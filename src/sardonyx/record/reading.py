@@ -26,6 +26,7 @@ from sardonyx.record.builder import ROLE, STEP
 from sardonyx.record.config import arguments
 from sardonyx.record.describe import descriptions
 from sardonyx.record.loss import Term
+from sardonyx.record.loss_graph import LossGraph, as_model, loss_graph
 from sardonyx.record.schedule import Schedule
 
 
@@ -56,6 +57,7 @@ class Reading:
     labels: list[str]
     settings: dict[str, Any]  # further arguments of `trainable`
     state: dict[str, np.ndarray] = field(default_factory=dict)
+    own: LossGraph | None = None  # a loss that is a graph of the user's, in place of `terms`
 
     @property
     def parameters(self) -> list[str]:
@@ -69,6 +71,10 @@ def read_record(model: Model) -> Reading:
     (record,), (description,) = model.records, descriptions(model)
     table = dict(description.get("arguments") or {})
     unwritten = table.pop("own", [])
+    own = None
+    if table and unwritten == ["loss"]:
+        unwritten, own = [], loss_graph(model, record, description)
+        del table["loss"]
     if not table or unwritten:
         what = " and ".join(unwritten) or "record"
         raise ArgumentError(
@@ -86,11 +92,12 @@ def read_record(model: Model) -> Reading:
         record,
         optimizer.text,
         groups,
-        read["loss"],
-        list(dict.fromkeys(t["prediction"] for t in described)),
-        [label for t in described for label in t["labels"]],
+        read.get("loss", []),
+        list(dict.fromkeys(t["prediction"] for t in described) if own is None else own.predictions),
+        [label for t in described for label in t["labels"]] if own is None else list(own.labels),
         {k: v for k, v in read.items() if k not in ("loss", "optimizer", "groups")},
         {n: t.numpy() for n, t in record.state.items()},
+        own,
     )
 
 
@@ -155,7 +162,8 @@ def predicting(reading: Reading) -> Model:
     copy.records = []
     if [v.name for v in copy.outputs] == reading.predictions:
         return copy
-    values = {v.name: v for node in copy.graph for v in node.outputs}
+    values = {v.name: v for v in copy.inputs}
+    values |= {v.name: v for node in copy.graph for v in node.outputs}
     copy.graph.outputs.clear()
     copy.graph.outputs.extend(values[name] for name in reading.predictions)
     remove_dead(copy.graph)
@@ -165,6 +173,8 @@ def predicting(reading: Reading) -> Model:
 def loss_model(reading: Reading) -> NormalizedModel:
     """The loss as a model of its own: predictions and labels in, one number out."""
     refuse(reading, "the loss", ["l1", "l2"])
+    if reading.own is not None:
+        return normalize(as_model(reading.own, reading.model))
     served = normalize(predicting(reading))
     op = Builder("loss")
     op.reserve({*reading.predictions, *reading.labels, "loss"})

@@ -90,9 +90,9 @@ def loss_of(reading: Reading) -> torch.nn.Module:
 
     It takes the predictions, then the labels.
     """
-    (term, *others) = reading.terms
-    settings = term.loss.settings
-    if not others and term.weight == 1.0 and is_plain(term.loss.name, settings):
+    term = reading.terms[0] if len(reading.terms) == 1 else None
+    settings = {} if term is None else term.loss.settings
+    if term is not None and term.weight == 1.0 and is_plain(term.loss.name, settings):
         return PLAIN[term.loss.name](settings)  # type: ignore[no-any-return]
     return module_of(native(loss_model(reading), fallback="error"), None).train()
 

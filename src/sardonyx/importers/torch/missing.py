@@ -49,4 +49,11 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return table
 
 
-TRANSLATIONS: dict[Any, Callable[..., Any]] = {torch.ops.sardonyx.grouped_mm.default: grouped_mm}
+def view_of(x: Any) -> Any:
+    return op.Identity(x)
+
+
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.sardonyx.grouped_mm.default: grouped_mm,
+    torch.ops.prims.view_of.default: view_of,  # what is left of a squeeze of nothing
+}

@@ -153,10 +153,16 @@ def _stop_operand(node: torch.fx.Node) -> None:
 
 
 def _stop_outputs(region: torch.fx.Node) -> None:
-    """Let no gradient into a region of `torch.no_grad()`."""
+    """Let no gradient into a region of `torch.no_grad()`.
+
+    A weight that it writes to in place stays one that gradients arrive at.
+    """
+    written = _written_arguments(region)
     for part in [u for u in region.users if u.target is operator.getitem]:
         value = part.meta.get("val")
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        if written.get(part.args[1]) == "placeholder":
             continue
         with part.graph.inserting_after(part):
             stopped = part.graph.call_function(torch.ops.sardonyx.stop.default, (part,))
@@ -181,6 +187,27 @@ def _reaches_output(node: torch.fx.Node) -> bool:
                 seen.add(user)
                 stack.append(user)
     return False
+
+
+def _written_arguments(region: torch.fx.Node) -> dict[Any, str]:
+    """The results of a region that are arguments of it, written to in place: what those are."""
+    _, name, *operands = region.args
+    owner: Any = region.graph.owning_module
+    inside: torch.fx.Graph = getattr(owner, name.target).graph  # type: ignore[union-attr]
+    arguments = [n for n in inside.nodes if n.op == "placeholder"]
+    table = {}
+    for place, node in enumerate(inside.output_node().args[0]):  # type: ignore[arg-type, var-annotated]
+        is_written = False
+        while isinstance(node, torch.fx.Node) and _is_mutable(node):
+            node, is_written = node.args[0], True
+        if is_written and node in arguments:
+            table[place] = operands[arguments.index(node)].op  # type: ignore[union-attr]
+    return table
+
+
+def _is_mutable(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def mark_attention(program: torch.export.ExportedProgram, ratios: Sequence[float]) -> list[float]:

@@ -97,6 +97,7 @@ def training_script(reading: Reading, state: Mapping[str, Tensor]) -> str:
     """
     refuse(reading, "torch", NOT_HELD)
     inputs = [v.name or "" for v in reading.model.inputs]
+    loss = _loss(reading)
     prediction, label = _comparison(reading, len(inputs))
     has_steps = any(group.updates for group in reading.groups)
     about = "The optimizer starts anew, not where the record stands. " if has_steps else ""
@@ -107,7 +108,7 @@ def training_script(reading: Reading, state: Mapping[str, Tensor]) -> str:
         about=f"{about}The weights are written to model.safetensors.",
         inputs=inputs,
         labels=reading.labels,
-        loss=_loss(reading),
+        loss=loss,
         freeze="".join(f"    parameters[{k!r}].requires_grad_(False)\n" for k in frozen),
         groups=groups,
         optimizer=class_name(reading.optimizer),
@@ -119,10 +120,11 @@ def training_script(reading: Reading, state: Mapping[str, Tensor]) -> str:
 
 
 def _loss(reading: Reading) -> str:
-    (term, *others) = reading.terms
-    settings = {k: v for k, v in term.loss.settings.items() if v is not None}
-    plain = is_plain(term.loss.name, {**settings, "axis": None})
-    if others or term.weight != 1.0 or not plain:
+    term = reading.terms[0] if len(reading.terms) == 1 else None
+    chosen = {} if term is None else term.loss.settings
+    settings = {k: v for k, v in chosen.items() if v is not None}
+    plain = term is not None and is_plain(term.loss.name, {**settings, "axis": None})
+    if term is None or term.weight != 1.0 or not plain:
         raise ArgumentError(
             "the loss of this record has no counterpart in torch.nn",
             hint="sx.to_torch(model, training=True) gives it as a module",
