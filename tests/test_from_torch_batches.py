@@ -182,3 +182,68 @@ def test_a_weight_that_is_rewritten_as_it_is_trains() -> None:
     np.testing.assert_allclose(
         rep.state()["body.weight"], net.body.weight.detach().numpy(), atol=1e-7
     )
+
+
+@pytest.mark.parametrize("dynamic", ["batch", "all", "of torch"])
+def test_the_batch_is_free_where_the_example_is_one_row(dynamic: str) -> None:
+    # Torch takes a size of 1 for fixed.
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(24, 3))
+    net.eval()
+    size = {0: torch.export.Dim("rows")}
+    x = normal(1, 1, 8)
+    model = sx.from_torch(net, x, dynamic=(size,) if dynamic == "of torch" else dynamic)
+    rows = normal(5, 1, 8)
+    result = sx.predict(model, {"input": rows.numpy()})
+    np.testing.assert_allclose(result["output"], net(rows).detach().numpy(), atol=1e-5)
+
+
+def test_a_record_of_one_row_takes_others() -> None:
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6),), torch.arange(rows) % 3
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
+    check_losses(net, nn.CrossEntropyLoss(), map(batch, SIZES), batch(1))
+
+
+class OneRow(nn.Module):
+    """A network that only takes one row."""
+
+    def forward(self, x: Any) -> Any:
+        return x.reshape(3, 2).cumsum(0)
+
+
+def test_a_network_of_one_row_stays_so() -> None:
+    model = sx.from_torch(OneRow(), normal(1, 6))
+    assert model.inputs[0].shape == [1, 6]
+
+
+class HalfFrozen(nn.Module):
+    """Dropout in a layer, in a function, in attention and between recurrent layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)
+        self.layers = nn.LSTM(8, 8, 2, dropout=0.4, batch_first=True)
+        self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(8, 3))
+
+    def forward(self, x: Any) -> Any:
+        h = self.body(x)
+        h, _ = self.attention(h, h, h)
+        h, _ = self.layers(h)
+        return functional.dropout(self.head(h[:, -1]), 0.1, self.training)
+
+
+@pytest.mark.parametrize("part", ["body", "attention", "layers", "head"])
+def test_dropout_of_a_part_in_evaluation_mode_is_off(part: str) -> None:
+    # Two steps are compared with torch's, which draws the masks of the record.
+    torch.manual_seed(0)
+    net = HalfFrozen().train()
+    net.get_submodule(part).eval()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    settings = {"loss": nn.CrossEntropyLoss(), "labels": torch.arange(4) % 3}
+    model = sx.from_torch(net, normal(4, 5, 6), optimizer=optimizer, **settings)
+    modes = [c.value for c in sx.choices(model) if "ropout" in c.what]
+    assert sum("frozen" in mode for mode in modes) == 1, modes

@@ -118,6 +118,35 @@ def test_a_loaded_archive_trains_as_in_torch(kind: str, how: str, tmp_path: Path
     assert any(n.op_type == "Dropout" for n in model.graph) == (how == "script")
 
 
+def test_a_script_trains_with_batch_statistics() -> None:
+    torch.manual_seed(0)
+    net = Convolved()
+    net.body[4] = nn.Identity()  # no dropout, which torch would draw by itself
+    script = torch.jit.script(net)
+    x, label = torch.randn(4, 3, 8, 8), torch.arange(4) % 3
+    optimizer = torch.optim.SGD(script.parameters(), 0.1)
+    loss = nn.CrossEntropyLoss()
+    model = sx.from_torch(script, x, loss=loss, labels=label, optimizer=optimizer)
+    rep = sx.prepare_training(model)
+    rep.step({"x": x.numpy(), "label": label.numpy()})
+    loss(script(x), label).backward()
+    optimizer.step()
+    state = rep.state()
+    for name in ("body.1.running_mean", "body.1.running_var", "body.1.weight", "head.weight"):
+        expected = script.state_dict()[name].numpy()
+        np.testing.assert_allclose(state[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_script_that_averages_over_all_batches_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=None))
+    x, label = torch.randn(5, 4), torch.arange(5) % 3
+    with pytest.raises(ImportRefused, match="changes buffers in training mode"):
+        sx.from_torch(
+            torch.jit.script(net), x, loss=nn.CrossEntropyLoss(), labels=label, optimizer="adam",
+            verify=False,
+        )  # fmt: skip
+
+
 def test_weights_of_a_script_go_back_into_the_file() -> None:
     script, x = torch.jit.script(Convolved()).eval(), torch.randn(2, 3, 8, 8)
     model = sx.from_torch(script, x)

@@ -212,11 +212,38 @@ def captured(
     values = {**source.call.tensors(), **source.label_tensors()}
     refuse_values(source, values)
     free = free_sizes(source, values, dynamic)
-    program = _exported(source, values, free, depth)
+    only_rows = isinstance(dynamic, str)  # with "all", an axis of 1 may have to stay so
+    program = _of_several_rows(source, values, free, depth, only_rows)
+    if program is None:
+        program = _exported(source, values, free, depth)
     if isinstance(dynamic, str) and dynamic == "batch":
         program = _with_free_batch(program, source, values, depth)
     _refuse_complex_outputs(program)
     return program
+
+
+def _of_several_rows(
+    source: Source,
+    values: Mapping[str, torch.Tensor],
+    free: dict[tuple[str, int], str],
+    depth: Mapping[torch.nn.Module, RowDropout] | None,
+    only_rows: bool,
+) -> Program | None:
+    """The program of an example of one row, captured with two: torch takes a size of 1 for fixed.
+
+    None where there is none, or the network does not take two.
+    """
+    ones = {place for place in free if values[place[0]].shape[place[1]] == 1}
+    ones = {place for place in ones if free[place] == "batch" or not only_rows}
+    if not ones:
+        return None
+    twice = dict(values)
+    for name, axis in ones:
+        twice[name] = twice[name].repeat_interleave(2, axis)
+    try:
+        return _exported(source, twice, free, depth)
+    except ImportRefused:
+        return None
 
 
 def _exported(

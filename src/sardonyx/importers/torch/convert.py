@@ -20,6 +20,7 @@ from sardonyx.importers.torch.doubts import doubts_of
 from sardonyx.importers.torch.files import own_example, read_module
 from sardonyx.importers.torch.leaves import Call, as_tensor, rebuilt
 from sardonyx.importers.torch.losses import example_labels
+from sardonyx.importers.torch.masks import dropouts
 from sardonyx.importers.torch.observe import Observation, observe
 from sardonyx.importers.torch.operators import mark_attention
 from sardonyx.importers.torch.optimizers import Reading, read_optimizer
@@ -32,7 +33,7 @@ from sardonyx.importers.torch.refuse import (
 )
 from sardonyx.importers.torch.schedulers import ReduceLROnPlateau, read_scheduler
 from sardonyx.importers.torch.split import Split, split
-from sardonyx.importers.torch.translate import translated
+from sardonyx.importers.torch.translate import scopes_of, translated
 from sardonyx.model import Model
 from sardonyx.record import loss as losses
 from sardonyx.record.builder import STEP
@@ -274,9 +275,18 @@ def _modes(module: torch.nn.Module, served: Model) -> dict[str, Any]:
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
     means = {v.name for n in norms for v in n.inputs if v is not None}
     patterns = {n: "frozen" for n in frozen if n in means}
-    if not patterns:
-        return {}
-    return {"batch_norm": {**patterns, "*": "train"}}
+    modes = {"batch_norm": {**patterns, "*": "train"}} if patterns else {}
+    off = {n.name or "": "frozen" for n in dropouts(served) if not _trains(module, n)}
+    return modes | ({"dropout": {**off, "*": "train"}} if off else {})
+
+
+def _trains(module: torch.nn.Module, node: ir.Node) -> bool:
+    """Whether the part of a module that a node is from is in the module's own mode."""
+    *_, path, _ = ["", "", *scopes_of(node)]
+    try:
+        return module.get_submodule(path.partition("@")[0]).training or not module.training
+    except AttributeError:  # a scope is no part of the module where torch has named it otherwise
+        return True
 
 
 def _put_state(net: Model, reading: Reading, every: int) -> None:
@@ -297,12 +307,12 @@ def _say(
 ) -> None:
     """Add what was taken over, and what was not, to the choices of the record."""
     rows = [list(note) for note in reading.notes] if reading is not None else []
-    dropouts = sum(n.op_type == "Dropout" for n in net.graph)
+    count = sum(n.op_type == "Dropout" for n in net.graph)
     if observation.problem:
         why = "so it is not known what it does there only"
         rows.append(["note", f"it does not run in training mode: {observation.problem}", why])
-    elif len(observation.draws) > dropouts:
-        more = len(observation.draws) - dropouts
+    elif len(observation.draws) > count:
+        more = len(observation.draws) - count
         kinds = ", ".join(sorted({draw.operator for draw in observation.draws}))
         value = f"{more} random draws of training mode ({kinds})"
         why = "the graph is that of evaluation mode: stochastic depth and the like are off"

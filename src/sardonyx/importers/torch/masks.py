@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.errors import ImportDiffers
 from sardonyx.importers.torch.stochastic_depth import ALMOST_ONE
 from sardonyx.model import Model
+from sardonyx.record.describe import descriptions
 from sardonyx.record.hash_random import GOLDEN, LAST_SHIFT, ROUNDS
+from sardonyx.record.modes import mode_of
 
 aten = torch.ops.aten
 
@@ -143,16 +145,22 @@ def _state() -> bytes:
     return torch.get_rng_state().numpy().tobytes()
 
 
+def dropouts(model: Model) -> list[ir.Node]:
+    """The Dropout nodes of a model, in order; without those that its record keeps switched off."""
+    described = descriptions(model)[-1:] or [{}]
+    mode = described[0].get("arguments", {}).get("dropout", "train")
+    nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
+    return [n for n in nodes if mode_of(n, mode) == "train"]
+
+
 def sites_of(model: Model) -> list[str]:
     """The names by which the Dropout nodes of a model draw their masks, in order."""
-    nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
-    return [n.name or n.outputs[0].name or "dropout" for n in nodes]
+    return [n.name or n.outputs[0].name or "dropout" for n in dropouts(model)]
 
 
 def ratios_of(model: Model) -> dict[str, float]:
     """The ratios of the Dropout nodes of a model, by their names as in `sites_of`."""
-    nodes = [n for n in model.graph if n.op_type == "Dropout" and n.domain == ""]
-    ratios = (ir.convenience.get_const_tensor(n.inputs[1]) for n in nodes)  # type: ignore[arg-type]
+    ratios = (ir.convenience.get_const_tensor(n.inputs[1]) for n in dropouts(model))  # type: ignore[arg-type]
     return {
         site: float(ratio.numpy()) if ratio is not None else 0.0
         for site, ratio in zip(sites_of(model), ratios, strict=True)

@@ -16,6 +16,7 @@ from sardonyx.importers.torch.capture import (
 )
 from sardonyx.importers.torch.leaves import outputs_by_name
 from sardonyx.importers.torch.optimizers import names_of
+from sardonyx.importers.torch.script import Part
 from sardonyx.importers.torch.split import CRITERION
 from sardonyx.model import Model
 from sardonyx.record.optim import Optimizer
@@ -151,13 +152,17 @@ def _refuse_hooks(source: Source, optimizer: torch.optim.Optimizer) -> None:
 def refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[str]) -> None:
     """Refuse buffers that training mode changes by other rules than those of the record."""
     norms = [n for n in served.graph if n.op_type == "BatchNormalization"]
-    statistics = {v.name for n in norms for v in n.inputs if v is not None}
+    moving = [n for n in norms if n.attributes.get_float("momentum", 0.9) < 1.0]
+    statistics = {v.name for n in moving for v in n.inputs if v is not None}
     rows = []
     for name in changes:
         path, _, buffer = name.rpartition(".")
         part = module.get_submodule(path)
         is_norm = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-        by_record = is_norm and part.momentum is not None and name in statistics
+        is_of_archive = isinstance(part, Part)
+        by_record = (
+            is_of_archive or (is_norm and part.momentum is not None)
+        ) and name in statistics
         if not (by_record or buffer == "num_batches_tracked"):
             why = CHANGES.get(_kind(part), "")
             if is_norm and part.momentum is not None:

@@ -395,6 +395,11 @@ def _tidy(graph: ir.Graph) -> None:
             _keep(value.metadata_props)
 
 
+def scopes_of(node: ir.Node) -> list[str]:
+    """The paths of the modules that a node is in, outermost first; the last is its own name."""
+    return _listed(node.metadata_props.get(SCOPES))
+
+
 def _keep(metadata: dict[str, str]) -> None:
     for key in [k for k in metadata if k not in KEPT_METADATA]:
         del metadata[key]
