@@ -247,3 +247,27 @@ def test_dropout_of_a_part_in_evaluation_mode_is_off(part: str) -> None:
     model = sx.from_torch(net, normal(4, 5, 6), optimizer=optimizer, **settings)
     modes = [c.value for c in sx.choices(model) if "ropout" in c.what]
     assert sum("frozen" in mode for mode in modes) == 1, modes
+
+
+OF_INTEGERS: dict[str, Any] = {
+    "a float minus integers": lambda x, mask: x * (1.0 - mask)[..., None],
+    "an integer minus integers": lambda x, mask: x * (1 - mask)[..., None],
+    "a float minus bytes": lambda x, mask: x * (1.5 - mask.to(torch.uint8))[..., None],
+    "an integer divided by integers": lambda x, mask: x + (7 // (mask + 2))[..., None],
+    "a mean of integers": lambda x, mask: x * mask.mean(1, dtype=torch.float32)[:, None, None],
+    "a mean of all integers": lambda x, mask: x * mask.mean(dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_masks_of_integers_take_part_in_arithmetic(name: str) -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return OF_INTEGERS[name](x, mask)
+
+    x, mask = normal(2, 3, 4), torch.tensor([[1, 0, 2], [1, 1, 0]])
+    model = sx.from_torch(Masked(), (x, mask))
+    more = torch.arange(15).reshape(5, 3) % 4
+    rows = normal(5, 3, 4)
+    result = sx.predict(model, {"x": rows.numpy(), "mask": more.numpy()}, batch_size=5)
+    np.testing.assert_allclose(result["output"], Masked()(rows, more).numpy(), atol=1e-6)

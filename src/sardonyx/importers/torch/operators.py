@@ -113,6 +113,10 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
                 _replace(node, marked, (*tensors, momentum, eps))
         elif node.target is aten.cross_entropy_loss.default:
             _keep_losses(node)
+        elif node.target in CONVERTED_FIRST:
+            _convert_first(node)
+        elif _begins_with_number(node):
+            _as_tensor(node)
         elif node.target is aten.squeeze.default:
             # NOTE [one row]: torch has captured that a free size is not 1, and drops other axes.
             sizes = enumerate(node.args[0].meta["val"].shape)  # type: ignore[union-attr]
@@ -142,6 +146,39 @@ def _keep_losses(node: torch.fx.Node) -> None:
     x, target, weight, reduction, *rest = _arguments(node, names)
     if reduction == 0:
         _replace(node, torch.ops.sardonyx.cross_entropies.default, (x, target, weight, *rest))
+
+
+def _convert_first(node: torch.fx.Node) -> None:
+    """Convert integers to the type of the result before a difference or a mean, not after it.
+
+    Torch's exporter fails at a float minus integers, and computes means of integers as integers.
+    """
+    x, dtype = node.args[0], node.meta["val"].dtype
+    if x.meta["val"].dtype == dtype:  # type: ignore[union-attr]
+        return
+    with node.graph.inserting_before(node):
+        converted = node.graph.call_function(aten._to_copy.default, (x,), {"dtype": dtype})
+        converted.meta = {**node.meta, "val": x.meta["val"].to(dtype)}  # type: ignore[union-attr]
+    node.args = (converted, *node.args[1:])
+    node.kwargs = {k: v for k, v in node.kwargs.items() if k != "dtype"}
+
+
+def _begins_with_number(node: torch.fx.Node) -> bool:
+    """Whether a number of Python's is where an operator takes a tensor first, as in `7 // x`."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+        return False
+    arguments = node.target._schema.arguments
+    is_tensor = bool(arguments) and isinstance(arguments[0].type, torch.TensorType)
+    return is_tensor and isinstance(node.args[0], (int, float))
+
+
+def _as_tensor(node: torch.fx.Node) -> None:
+    value = node.meta["val"]
+    settings = {"dtype": value.dtype}
+    with node.graph.inserting_before(node):
+        tensor = node.graph.call_function(aten.scalar_tensor.default, node.args[:1], settings)
+        tensor.meta = {**node.meta, "val": value.new_empty(())}
+    node.args = (tensor, *node.args[1:])
 
 
 def _stop_operand(node: torch.fx.Node) -> None:
@@ -258,6 +295,7 @@ DROPOUTS = {
     aten.feature_alpha_dropout.default: torch.ops.sardonyx.channel_alpha_dropout.default,
     aten.feature_alpha_dropout_.default: torch.ops.sardonyx.channel_alpha_dropout.default,
 }
+CONVERTED_FIRST = {aten.rsub.Scalar, aten.mean.dim, aten.mean.default}
 READ_OUT = {aten.item.default, aten._local_scalar_dense.default}
 RANDOM_DRAWS = {
     aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
