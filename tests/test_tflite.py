@@ -106,6 +106,35 @@ def test_images_with_channels_last_need_no_transpose(tmp_path: Path) -> None:
     assert list(runner.get_input_details()["x"]["shape"]) == [1, 12, 12, 3]
 
 
+def resized() -> sx.Model:
+    return sx.load(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["": 21]>
+            g (float[1,3,8,9] x) => (float[1,3,16,18] y)
+            <float[4] scales = {1, 1, 2, 2}>
+            { y = Resize <mode = "linear"> (x, , scales) }"""
+        )
+    )
+
+
+def test_an_image_that_is_only_resized_has_channels_last_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "m.tflite"
+    file = sx.to_tflite(resized(), path, inputs="nhwc", outputs="nhwc", seeds=1)
+    assert file.operators == {"RESIZE_BILINEAR": 1}
+    runner = interpreter.Interpreter(str(path)).get_signature_runner()
+    assert list(runner.get_input_details()["x"]["shape"]) == [1, 8, 9, 3]
+
+
+def test_a_layout_of_images_is_refused_where_no_input_is_one(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,3,4,5] x) => (float[1,3,4,5] y) { y = Softmax <axis = -1> (x) }"""
+    )
+    with pytest.raises(ArgumentError, match=r'reads an input as an image[^"]*"x"  \[1, 3, 4, 5\]'):
+        sx.to_tflite(model, tmp_path / "m.tflite", inputs="nhwc")
+    assert not (tmp_path / "m.tflite").exists()
+
+
 @pytest.mark.parametrize(
     "quantize",
     ["int8", *(pytest.param(q, marks=pytest.mark.slow) for q in ("dynamic", "float16"))],

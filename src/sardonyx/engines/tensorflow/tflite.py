@@ -127,6 +127,13 @@ def _turned(model: Model, inputs: str, outputs: str) -> dict[str, int]:
     if wrong:
         raise ArgumentError(f"there is no layout {wrong[0]!r}", hint="'nchw' or 'nhwc'")
     labels = plan_layout(model.graph, lite.CHANNELS_LAST).labels
+    shaped = [v for v in model.inputs if len(v.shape or ()) > 3]
+    if inputs == "nhwc" and shaped and not any(v in labels for v in model.inputs):
+        raise ArgumentError(
+            "no operator of this model reads an input as an image, so that none has channels",
+            [[quote(v.name), str(list(v.shape or ()))] for v in shaped],
+            hint='leave inputs="nhwc" out: the file takes these inputs as the model does',
+        )
     values = [
         *(model.inputs if inputs == "nhwc" else ()),
         *(model.outputs if outputs == "nhwc" else ()),

@@ -89,6 +89,17 @@ class Plan:
     conversions: int = 0
 
 
+def _resizes_pixels(node: ir.Node) -> bool:
+    """Whether a Resize changes the last two of four axes: those of an image with channels first."""
+    if node.op_type != "Resize" or node.inputs[0] is None:
+        return False
+    shapes = (node.inputs[0].shape, node.outputs[0].shape)
+    if any(s is None or len(s) != 4 for s in shapes):
+        return False
+    old, new = (list(s) for s in shapes)  # type: ignore[arg-type]
+    return old[:2] == new[:2] and all(a != b for a, b in zip(old[2:], new[2:], strict=True))
+
+
 def plan_layout(
     graph: ir.Graph,
     demands: Demands,
@@ -143,7 +154,7 @@ class _Planner:
     def _label(self) -> None:
         pending: deque[ir.Node] = deque()
         for node in self.graph:
-            if node.domain == "" and node.op_type in ANCHORS:
+            if node.domain == "" and (node.op_type in ANCHORS or _resizes_pixels(node)):
                 for value in (node.inputs[0], node.outputs[0]):
                     self._give(value, FIRST, pending)
         while pending:
