@@ -57,7 +57,7 @@ def outputs(model, rows) -> dict[str, np.ndarray]:
                 values = [missing if pd.isna(v) else v for v in column]
                 feeds[i.name] = np.array(values, object).reshape(-1, 1)
             else:
-                kind = {"tensor(double)": float, "tensor(int64)": int}[i.type]
+                kind = {"tensor(double)": float, "tensor(int64)": int, "tensor(bool)": bool}[i.type]
                 feeds[i.name] = column.astype(kind).to_numpy().reshape(-1, 1)
     else:
         (only,) = session.get_inputs()

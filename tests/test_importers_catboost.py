@@ -92,6 +92,17 @@ def test_categories(simple) -> None:
         sx.from_catboost(model)
 
 
+@pytest.mark.parametrize("dtype", [bool, object, "boolean", "category"])
+def test_truths_as_categories(dtype) -> None:
+    data, rows = (
+        table.assign(flag=(table["flag"] == "yes").astype(dtype))[["a", "flag"]]
+        for table in (frame(), frame(3))
+    )
+    y = data["a"] * (frame()["flag"] == "yes")
+    model = catboost.CatBoostRegressor(**SETTINGS, cat_features=["flag"]).fit(data, y)
+    close(outputs(sx.from_catboost(model, data), rows)["variable"], model.predict(rows), 1e-10)
+
+
 def test_files_and_best_iteration() -> None:
     model = catboost.CatBoostRegressor(**{**SETTINGS, "iterations": 50}, od_wait=3)
     y = np.random.default_rng(3).normal(size=len(numbers()))

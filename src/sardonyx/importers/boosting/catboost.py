@@ -139,7 +139,7 @@ class _Import:
             name = self.x.columns[place]
             values = list(dict.fromkeys(self.x[name].tolist()))
             self.values[feature["feature_index"]] = values
-            self.hashes[feature["feature_index"]] = [table[str(v)] for v in values]
+            self.hashes[feature["feature_index"]] = [table[_spelled(v)] for v in values]
 
     # -- columns ----------------------------------------------------------------------
 
@@ -299,6 +299,11 @@ def _document(booster: Any) -> Any:
         except Exception as error:
             raise ImportRefused(f"the CatBoost model cannot be read: {error}") from error
         return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _spelled(value: Any) -> str:
+    """A category as CatBoost writes it."""
+    return str(int(value)) if isinstance(value, (bool, np.bool_)) else str(value)
 
 
 def _hash_table(booster: Any, x: Any) -> dict[str, int]:
