@@ -247,6 +247,23 @@ def test_xgboost_categories_that_are_not_ascii(names, tmp_path, monkeypatch) -> 
         sx.from_xgboost(model, other)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("right_children", 10**6), ("left_children", 0), ("split_indices", 10**6)],
+)
+def test_damaged_trees_of_xgboost_are_refused(field, value, tmp_path) -> None:
+    """XGBoost itself ends the process on some of them."""
+    import json
+
+    path = tmp_path / "model.json"
+    trained("binary:logistic").save_model(path)
+    document = json.loads(path.read_text())
+    document["learner"]["gradient_booster"]["model"]["trees"][1][field][0] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(ImportRefused, match="tree 1 is inconsistent"):
+        sx.from_xgboost(path)
+
+
 # -- LightGBM -------------------------------------------------------------------------------------
 
 LIGHTGBM = {

@@ -59,6 +59,7 @@ def from_xgboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
     except ImportError as error:
         raise MissingExtra("xgboost", "xgboost") from error
 
+    path = None
     if isinstance(booster, (str, Path)):
         path, booster = booster, xgboost.Booster()
         try:
@@ -74,7 +75,25 @@ def from_xgboost(booster: Any, X: Any = None, *, raw: bool = False) -> Model:
         document = json.loads(native.save_raw("json"))["learner"]
     except Exception as error:
         raise ImportRefused(f"the XGBoost model cannot be read: {error}") from error
+    if path is not None:
+        _check_trees(quote(path), document)
     return _imported(native, wrapper, document, X, raw)
+
+
+def _check_trees(name: str, document) -> None:
+    """Refuse a file whose trees lead elsewhere, where XGBoost reads memory that is not its own."""
+    booster = document["gradient_booster"]
+    model = booster.get("gbtree", booster).get("model", {})
+    columns = int(document["learner_model_param"]["num_feature"])
+    for number, tree in enumerate(model.get("trees", [])):
+        left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
+        inner = left >= 0
+        children = np.concatenate([left[inner], right[inner]])
+        feature = np.asarray(tree["split_indices"])[inner]
+        is_inside = ((children > 0) & (children < len(left))).all()
+        is_inside &= ((feature >= 0) & (feature < columns)).all()
+        if not is_inside or len(np.unique(children)) < len(children):
+            raise ImportRefused(f"{name} is not a model of XGBoost: tree {number} is inconsistent")
 
 
 def _imported(native, wrapper, document, X, raw) -> Model:
