@@ -12,7 +12,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from sardonyx.engines.tensorflow import nn
+from sardonyx.engines.tensorflow import nn, volumes
 from sardonyx.lower import custom_native
 from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import norm
@@ -80,7 +80,7 @@ def conv_transpose(xp, x, w, b=None, **attributes):
 def max_pool(xp, x, *, nonnegative=0, **attributes):
     window = window_of(xp.shape(x)[1:-1], attributes)
     if not nonnegative or nn.is_same(window) or not nn.has_pool(x, window):
-        return nn.max_pool_last(xp, x, **attributes)
+        return volumes.max_pool(xp, x, **attributes)
     # An infinity would spoil the range of a quantized tensor; nothing is less than zero here.
     inner = {**attributes, "pads": None, "auto_pad": "NOTSET"}
     return nn.max_pool_last(xp, zero_padded(x, window), **inner)
@@ -88,7 +88,7 @@ def max_pool(xp, x, *, nonnegative=0, **attributes):
 
 @kernel("AveragePool")
 def average_pool(xp, x, **attributes):
-    return nn.average_pool_last(xp, x, **attributes)
+    return volumes.average_pool(xp, x, **attributes)
 
 
 @kernel("BatchNormalization")

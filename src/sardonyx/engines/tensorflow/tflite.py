@@ -23,7 +23,7 @@ import onnx_ir as ir
 from sardonyx.engines.callout import refused
 from sardonyx.engines.channels import turn_channels, write_defaults
 from sardonyx.engines.idioms import recognize
-from sardonyx.engines.tensorflow import backend, lite  # noqa: F401  (registers the kernels)
+from sardonyx.engines.tensorflow import backend, lite, lite_math  # noqa: F401  (registers the kernels)
 from sardonyx.engines.tensorflow.convert import identifier
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.errors import ArgumentError, EngineError, MissingExtra, quote
@@ -145,13 +145,19 @@ def _to_lite(graph: ir.Graph) -> None:
     """Move nodes into the domain of the kernels for TensorFlow Lite."""
     graph.opset_imports[lite.LITE] = 1
     for node in graph:
-        if node.domain == "" and node.op_type in lite.MOVED and _is_single(node):
+        if node.domain == "" and _has_kernel(node):
             node.domain = lite.LITE
             write_defaults(node)
         if node.domain == lite.LITE and node.op_type == "MaxPool":
             source = node.inputs[0].producer() if node.inputs[0] is not None else None
             if source is not None and source.op_type in NONNEGATIVE:
                 node.attributes.add(ir.AttrInt64("nonnegative", 1))
+
+
+def _has_kernel(node: ir.Node) -> bool:
+    if node.op_type in lite_math.MOVED_OF_ALL_TYPES:
+        return True
+    return node.op_type in (*lite.MOVED, *lite_math.MOVED) and _is_single(node)
 
 
 def _is_single(node: ir.Node) -> bool:
