@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from sardonyx.build import rank
 from sardonyx.importers.arithmetic import atan2, floor_div, floor_mod
+from sardonyx.importers.coefficients import ERFC_FAR, ERFC_NEAR
 from sardonyx.importers.tensorflow import patterns
 from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
 from sardonyx.importers.tensorflow.writer import Refusal, Writer
@@ -225,15 +226,6 @@ def softplus(op: Writer, x: ir.Value) -> ir.Value:
 @importer("Erfc")
 def erfc(op: Writer, x: ir.Value) -> ir.Value:
     """By Cephes' expansion, as far tails have no digits in 1 - erf(x)."""
-    near = (
-        2.326819970068386e-2, -1.387039388740657e-1, 3.687424674597105e-1, -5.824733027278666e-1,
-        6.210004621745983e-1, -4.944515323274145e-1, 3.404879937665872e-1, -2.741127028184656e-1,
-        5.638259427386472e-1,
-    )  # fmt: skip
-    far = (
-        -1.047766399936249e1, 1.297719955372516e1, -7.495518717768503e0, 2.921019019210786e0,
-        -1.015265279202700e0, 4.218463358204948e-1, -2.820767439740514e-1, 5.641895067754075e-1,
-    )  # fmt: skip
     if x.dtype == T.DOUBLE:
         raise Refusal("the function in float64")
     one, zero = op.like(1, x), op.like(0, x)
@@ -241,7 +233,9 @@ def erfc(op: Writer, x: ir.Value) -> ir.Value:
     z = op.Exp(op.Neg(op.Mul(x, x)))
     q = op.Div(one, op.Max(size, one))
     s = op.Mul(q, q)
-    p = op.Where(op.Less(size, op.like(2, x)), polynomial(op, s, near), polynomial(op, s, far))
+    p = op.Where(
+        op.Less(size, op.like(2, x)), polynomial(op, s, ERFC_NEAR), polynomial(op, s, ERFC_FAR)
+    )
     y = op.Mul(op.Mul(z, q), p)
     y = op.Where(op.Equal(z, zero), zero, y)
     tail = op.Where(op.Less(x, zero), op.Sub(op.like(2, x), y), y)
