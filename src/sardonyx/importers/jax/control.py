@@ -27,21 +27,6 @@ def _parameter(op: Writer, aval: Any, stem: str) -> ir.Value:
     return value
 
 
-def _graph(
-    op: Writer, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str
-) -> ir.Graph:
-    """A body whose outputs are distinct values that it computes itself."""
-    produced = {v for node in op.nodes for v in node.outputs}
-    results: list[ir.Value] = []
-    for value in outputs:
-        if value not in produced or value in results:
-            kind, shape = value.type, value.shape
-            value = op.Identity(value)
-            value.type, value.shape = kind, shape
-        results.append(value)
-    return ir.Graph(list(inputs), results, nodes=op.nodes, name=op.fresh(name))
-
-
 def _node(
     op: Writer, op_type: str, inputs: Sequence[Any], out: Sequence[Any], **attributes: Any
 ) -> list[ir.Value]:
@@ -89,9 +74,9 @@ def _branches(
     )
     yes, no = Writer(op.prefix, op), Writer(op.prefix, op)
     then_values = reader.closed(yes, branches[first], operands)
-    then_branch = _graph(yes, [], then_values, "then")
+    then_branch = yes.as_graph([], then_values, "then")
     else_values = _branches(no, index, operands, branches, first + 1, out, reader)
-    else_branch = _graph(no, [], else_values, "else")
+    else_branch = no.as_graph([], else_values, "else")
     return _node(op, "If", [chosen], out, then_branch=then_branch, else_branch=else_branch)
 
 
@@ -120,7 +105,7 @@ def while_(
         new = [_chosen(body, live, *pair) for pair in zip(new, state, strict=True)]
     (again,) = reader.closed(body, cond_jaxpr, [*tests, *new])
     again = _any(body, again)
-    graph = _graph(body, [number, go, *state], [again, *new], "body")
+    graph = body.as_graph([number, go, *state], [again, *new], "body")
     return _node(op, "Loop", [None, start, *carry], out, body=graph)
 
 
@@ -168,7 +153,7 @@ def scan(
         inputs.append(
             ir.Value(name=op.fresh("step"), type=ir.TensorType(T.INT64), shape=ir.Shape([]))
         )
-    graph = _graph(body, inputs, results, "body")
+    graph = body.as_graph(inputs, results, "body")
     directions: dict[str, Any] = {}
     if reverse:
         directions = {

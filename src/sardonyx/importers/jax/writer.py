@@ -1,7 +1,7 @@
 """The builder that rules for JAX's primitives write with.
 
-It adds three things to `Builder`: sizes of JAX's symbolic shapes as values, functions of JAX traced
-and written in place, and types for which onnxruntime has no kernel, computed in wider ones.
+It adds sizes of JAX's symbolic shapes as values, and functions of JAX that are traced and written
+in place.
 """
 
 from __future__ import annotations
@@ -13,53 +13,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, Dim, Operand
+from sardonyx.build import Dim
+from sardonyx.importers.widening import Refusal as Refusal
+from sardonyx.importers.widening import WideningBuilder
 
 T = ir.DataType
-NARROW = (T.INT8, T.UINT8, T.INT16, T.UINT16)
-# Operators of onnxruntime 1.30 and 1.31 that have no kernel for some integer types, measured with
-# their CPU wheels; the type in which they are computed instead holds every value, and wraps around
-# alike.
-WITHOUT = {
-    "Pow": (*NARROW, T.UINT32),
-    "Max": (T.BOOL, T.INT16, T.UINT16),
-    "Min": (T.BOOL, T.INT16, T.UINT16),
-    "Neg": (T.UINT8, T.UINT16, T.UINT32, T.UINT64),
-    "Less": (T.BOOL,),
-    "Greater": (T.BOOL,),
-    "LessOrEqual": (T.BOOL,),
-    "GreaterOrEqual": (T.BOOL,),
-    "Pad": (T.INT16, T.UINT16),
-    "ReduceSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
-    "ReduceProd": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
-    "ReduceMax": (T.INT16, T.UINT16, T.UINT32),
-    "ReduceMin": (T.INT16, T.UINT16, T.UINT32),
-    "ArgMax": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
-    "ArgMin": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
-    "Where": (T.BOOL, T.INT8, T.INT16, T.UINT16, T.UINT32, T.UINT64),
-    "CumSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
-    "MatMul": NARROW,
-    "TopK": (T.BOOL, T.INT16, T.UINT16, T.UINT32),
-    "Sign": (T.BOOL,),
-}
-CARRIER = {T.BOOL: T.INT32, **dict.fromkeys(NARROW, T.INT32), T.UINT32: T.INT64, T.UINT64: T.INT64}
-# onnxruntime moves bfloat16 about, and computes little in it.
-MOVES = frozenset([
-    "Cast", "BitCast", "Concat", "Transpose", "Identity", "Reshape", "Slice", "Gather",
-    "GatherElements", "GatherND", "ScatterND", "ScatterElements", "Squeeze", "Unsqueeze", "Shape",
-    "If", "Loop", "Scan", "IsNaN", "IsInf", "Split",
-])  # fmt: skip
-NO_DOUBLE = frozenset([
-    "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Erf", "Softplus",
-])  # fmt: skip
-INDICES = frozenset(["ArgMax", "ArgMin"])  # their results are positions, not values
 
 
-class Refusal(Exception):
-    """A rule cannot express what an equation does; the driver collects these."""
-
-
-class Writer(Builder):
+class Writer(WideningBuilder):
     """A builder of nodes for the equations of a jaxpr.
 
     inline  -- writes the equations of a JAX function in place: set by the driver
@@ -75,58 +36,7 @@ class Writer(Builder):
         self.symbols: dict[str, ir.Value] = parent.symbols if parent else {}
         self.sizes: dict[str, ir.Value | tuple[ir.Value, int]] = {}
 
-    def call(
-        self,
-        op_type: str,
-        inputs: Sequence[Operand],
-        attributes: dict[str, Any] | None = None,
-        *,
-        domain: str = "",
-        outputs: int | None = None,
-    ) -> Any:
-        """One node; in a wider type where onnxruntime has no kernel for that of its inputs."""
-        types = {v.dtype for v in inputs if isinstance(v, ir.Value)}
-        narrow = next((t for t in types if self._lacks(op_type, t)), None)
-        if narrow is None:
-            return super().call(op_type, inputs, attributes, domain=domain, outputs=outputs)
-        wide = T.FLOAT if narrow == T.BFLOAT16 else CARRIER[narrow]
-        if op_type == "Where":  # its condition stays
-            values = [inputs[0], *(self._widened(v, narrow, wide) for v in inputs[1:])]
-        else:
-            values = [self._widened(v, narrow, wide) for v in inputs]
-        result = super().call(op_type, values, attributes, domain=domain, outputs=outputs)
-        if op_type in INDICES:
-            return result
-        if outputs is not None:
-            return (self._narrowed(result[0], wide, narrow), *result[1:])
-        return self._narrowed(result, wide, narrow)
-
-    def _lacks(self, op_type: str, dtype: ir.DataType | None) -> bool:
-        if dtype == T.BFLOAT16:
-            return op_type not in MOVES
-        if dtype == T.DOUBLE and op_type in NO_DOUBLE:
-            raise Refusal(f"onnxruntime has no {op_type} in float64")
-        if op_type == "Where" and dtype == T.BOOL:
-            return False  # `where` writes it with And and Or
-        return dtype in WITHOUT.get(op_type, ())
-
-    def _widened(self, x: Operand, narrow: ir.DataType, wide: ir.DataType) -> Operand:
-        return self.cast(x, wide) if isinstance(x, ir.Value) and x.dtype == narrow else x
-
-    def _narrowed(self, x: ir.Value, wide: ir.DataType, narrow: ir.DataType) -> ir.Value:
-        return self.cast(x, narrow) if x.dtype == wide else x
-
-    def where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-        """Where, for every type: onnxruntime has none for bool."""
-        if yes.dtype != T.BOOL:
-            return self.Where(condition, yes, no)
-        return self.Or(self.And(condition, yes), self.And(self.Not(condition), no))
-
     # -- constants and sizes -----------------------------------------------------------
-
-    def like(self, value: Any, x: ir.Value) -> ir.Value:
-        """A scalar constant of the type of `x`."""
-        return self.const(value, x.dtype)
 
     def size(self, dim: Any) -> Dim:
         """A dimension of JAX as a size: an int, or a value of shape [1] where it is symbolic."""
@@ -236,17 +146,6 @@ class Writer(Builder):
         y = self.Expand(x, self.vector(dims))
         y.shape = shape_of(dims)
         return y
-
-    def part(self, x: ir.Value, axis: int, start: Operand, end: Operand, step: int = 1) -> ir.Value:
-        """The elements from `start` to `end` along one axis."""
-        one = [v if isinstance(v, ir.Value) else [v] for v in (start, end)]
-        return self.Slice(x, one[0], one[1], [axis], [step])
-
-    def unsqueezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self.Unsqueeze(x, list(axes)) if len(axes) else x
-
-    def squeezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self.Squeeze(x, list(axes)) if len(axes) else x
 
     def iota(self, size: Any) -> ir.Value:
         """0, 1, … `size` - 1 in int64."""

@@ -1,8 +1,7 @@
 """The builder that rules for TensorFlow's operators write with.
 
-It adds to `Builder`: types for which onnxruntime has no kernel, computed in wider ones; sizes that
-are known while building, so that the arithmetic of shapes leaves no nodes; and images with channels
-first, whose transposes cancel each other.
+It adds sizes that are known while building, so that the arithmetic of shapes leaves no nodes, and
+images with channels first, whose transposes cancel each other.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.build import Builder, Dim, Operand, constant
-from sardonyx.importers.jax import writer as kernels
-from sardonyx.importers.jax.writer import Refusal as Refusal
+from sardonyx.build import Dim, Operand, constant
+from sardonyx.importers.widening import Refusal as Refusal
+from sardonyx.importers.widening import WideningBuilder
 from sardonyx.values import same_dim
 
 T = ir.DataType
@@ -54,7 +53,7 @@ class Part:
         return isinstance(other, Part) and self.value is other.value and self.index == other.index
 
 
-class Writer(Builder):
+class Writer(WideningBuilder):
     """A builder of nodes for the operators of a TensorFlow graph."""
 
     def __init__(self, prefix: str = "", parent: Writer | None = None):
@@ -72,29 +71,11 @@ class Writer(Builder):
         domain: str = "",
         outputs: int | None = None,
     ) -> Any:
-        """One node; in a wider type where onnxruntime has no kernel for that of its inputs."""
+        """One node; before the Transpose of its inputs where that is the same."""
         moved = self._behind_transpose(op_type, inputs, attributes) if not domain else None
         if moved is not None:
             return moved
-        types = {v.dtype for v in inputs if isinstance(v, ir.Value)}
-        narrow = next((t for t in types if _lacks(op_type, t)), None)
-        if narrow is None or domain:
-            return super().call(op_type, inputs, attributes, domain=domain, outputs=outputs)
-        wide = T.FLOAT if narrow in (T.BFLOAT16, T.FLOAT16) else kernels.CARRIER[narrow]
-        first = 1 if op_type == "Where" else 0  # the condition stays
-        values = [*inputs[:first], *(self._widened(v, narrow, wide) for v in inputs[first:])]
-        result = super().call(op_type, values, attributes, domain=domain, outputs=outputs)
-        if op_type in kernels.INDICES:
-            return result
-        if outputs is not None:
-            return (self._narrowed(result[0], wide, narrow), *result[1:])
-        return self._narrowed(result, wide, narrow)
-
-    def _widened(self, x: Operand, narrow: ir.DataType, wide: ir.DataType) -> Operand:
-        return self.cast(x, wide) if isinstance(x, ir.Value) and x.dtype == narrow else x
-
-    def _narrowed(self, x: ir.Value, wide: ir.DataType, narrow: ir.DataType) -> ir.Value:
-        return self.cast(x, narrow) if x.dtype == wide else x
+        return super().call(op_type, inputs, attributes, domain=domain, outputs=outputs)
 
     def _behind_transpose(self, op_type: str, inputs: Sequence[Operand], attributes: Any) -> Any:
         """An operator of one or two transposed images, computed before their Transpose."""
@@ -108,12 +89,6 @@ class Writer(Builder):
         rest = inputs[len(images) :]
         y = super().call(op_type, [*sources, *rest], attributes)
         return self.Transpose(y, perm=perms[0])
-
-    def where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-        """Where, for every type: onnxruntime has none for bool."""
-        if yes.dtype != T.BOOL:
-            return self.Where(condition, yes, no)
-        return self.Or(self.And(condition, yes), self.And(self.Not(condition), no))
 
     # -- constants --------------------------------------------------------------------
 
@@ -133,10 +108,6 @@ class Writer(Builder):
                 name=name, shape=tensor.shape, type=ir.TensorType(T.STRING), const_value=tensor
             )
         return constants[key]
-
-    def like(self, value: Any, x: ir.Value) -> ir.Value:
-        """A scalar constant of the type of `x`."""
-        return self.const(value, x.dtype)
 
     # -- sizes ------------------------------------------------------------------------
 
@@ -220,17 +191,6 @@ class Writer(Builder):
 
     # -- shapes -----------------------------------------------------------------------
 
-    def unsqueezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self.Unsqueeze(x, list(axes)) if len(axes) else x
-
-    def squeezed(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self.Squeeze(x, list(axes)) if len(axes) else x
-
-    def part(self, x: ir.Value, axis: int, start: Operand, end: Operand, step: int = 1) -> ir.Value:
-        """The elements from `start` to `end` along one axis."""
-        one = [v if isinstance(v, ir.Value) else [v] for v in (start, end)]
-        return self.Slice(x, one[0], one[1], [axis], [step])
-
     def element(self, x: ir.Value, i: int) -> ir.Value:
         """Element `i` of an int64 vector, as a vector of one."""
         array = constant(x)
@@ -268,16 +228,6 @@ class Writer(Builder):
         """An image [batch, channels, …] as [batch, …, channels]."""
         n = _rank(x)
         return self.Transpose(x, perm=[0, *range(2, n), 1])
-
-
-def _lacks(op_type: str, dtype: ir.DataType | None) -> bool:
-    if dtype == T.BFLOAT16:
-        return op_type not in kernels.MOVES
-    if dtype == T.DOUBLE and op_type in kernels.NO_DOUBLE:
-        raise Refusal(f"onnxruntime has no {op_type} in float64")
-    if op_type == "Where" and dtype == T.BOOL:
-        return False  # `where` writes it with And and Or
-    return dtype in kernels.WITHOUT.get(op_type, ())
 
 
 def _rank(x: ir.Value) -> int:

@@ -106,7 +106,7 @@ def _joined(op: Writer, flag: ir.Value, yes: Any, no: Any, node: Any) -> list[An
     if not places:
         return [TensorList(lists[i], v) if i in lists else v for i, v in enumerate(results[0])]
     graphs = [
-        _graph(writer, [], [side[i] for i in places], label)
+        writer.as_graph([], [side[i] for i in places], label)
         for (writer, _), side, label in zip((yes, no), results, ("then", "else"), strict=True)
     ]
     attributes = [ir.AttrGraph("then_branch", graphs[0]), ir.AttrGraph("else_branch", graphs[1])]
@@ -130,21 +130,6 @@ def _common_shape(value: ir.Value, sides: Sequence[ir.Value]) -> None:
         return
     dims = [d[0] if d[0] == d[1] else None for d in zip(*shapes, strict=True)]  # type: ignore[arg-type]
     value.shape = ir.Shape(dims)
-
-
-def _graph(
-    op: Writer, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str
-) -> ir.Graph:
-    """A body whose outputs are distinct values that it computes itself."""
-    values = {v for node in op.nodes for v in node.outputs}
-    results: list[ir.Value] = []
-    for value in outputs:
-        if value not in values or value in results:
-            kind, shape = value.type, value.shape
-            value = op.call("Identity", [value])
-            value.type, value.shape = kind, shape
-        results.append(value)
-    return ir.Graph(list(inputs), results, nodes=op.nodes, name=op.fresh(name))
 
 
 def _node(
@@ -210,7 +195,7 @@ class Loop:
             return [Unknown() for _ in self.operands]
         finals = [self._plain(inner, new[i]) for i in carried]
         items = [new[i] for i in self.appended]
-        graph = _graph(inner, [number, flag, *state], [again, *finals, *items], "body")
+        graph = inner.as_graph([number, flag, *state], [again, *finals, *items], "body")
         outputs = _node(
             op, "Loop", [None, go, *starts], [ir.AttrGraph("body", graph)], len(finals) + len(items)
         )
