@@ -66,6 +66,31 @@ def test_integers_at_their_limits(function: Any, dtype: Any) -> None:
     require_same(function, LIMITS.astype(dtype), DIVISORS.astype(dtype))
 
 
+SHORT = [np.int8, np.uint8, np.int16, np.uint16]
+
+
+@pytest.mark.parametrize("dtype", [*SHORT, np.int32])
+def test_sums_of_integers_wrap_around_and_means_do_not(dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, (20, 2, 5), dtype, True)
+    require_same(lambda x: tf.reduce_mean(x, [1, 2]), x)
+    require_same(lambda x: tf.reduce_sum(x, -1), x)
+    if dtype in SHORT:
+        require_same(lambda x: tf.reduce_prod(x, [2, 1]), x)
+        require_same(lambda x: tf.reduce_prod(x, 1, keepdims=True), x)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def test_wide_integers_are_compared_whole(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 2**32, (20, 2, 5)).astype(dtype)
+    require_same(lambda x: tf.reduce_max(x, [1, 2]), x)
+    require_same(lambda x: tf.reduce_min(x, [0, 2], keepdims=True), x)
+    require_same(lambda x: tf.reduce_max(x[:0], 0), x)
+    if dtype == np.int64:
+        require_same(lambda x: tf.maximum(x, x[::-1]) + tf.minimum(x, x[:, ::-1]), x)
+        require_same(lambda x: tf.clip_by_value(x, 1 << 30, 3 << 30), x)
+
+
 def test_halves_of_a_type_with_few_numbers() -> None:
     half = X.astype(np.float16)
     require_same(lambda x: tf.reduce_max(x, 1), half)

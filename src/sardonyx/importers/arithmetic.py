@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.build import Builder
 
 UNSIGNED = (ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64)
+WIDE = (ir.DataType.INT64, ir.DataType.UINT32)  # compared as int64
 MOVES = ("Cast", "Squeeze", "Unsqueeze", "Reshape", "Slice", "Gather", "Identity")
 
 
@@ -71,11 +72,50 @@ def extreme(op: Builder, op_type: str, x: ir.Value, axes: Any, **attributes: int
 
     axes -- an input as the operator takes it
     """
+    where = axes if isinstance(axes, list) else None
+    if x.dtype in WIDE and where and x.shape is not None:
+        return _extreme_of_wide(op, op_type, x, where, attributes.get("keepdims", 1))
     y = op.call(op_type, [x, axes], attributes)
     if not x.dtype.is_floating_point():  # type: ignore[union-attr]
         return y
     invalid = op.call("ReduceMax", [op.IsNaN(x), axes], attributes)
     return op.Where(invalid, op.const(np.nan, x.dtype), y)
+
+
+# NOTE [wide integers]: onnxruntime 1.31 compares the lower halves of two int64 as if they had a
+# sign (Max, Min, Clip, ReduceMax and ReduceMin on x86): of 3,000,000,000 and 1, it takes 1 for the
+# larger. Less and TopK are right.
+
+
+def larger(op: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The larger of two numbers; see NOTE [wide integers]."""
+    return op.Where(op.Less(a, b), b, a) if _is_wide(a, b) else op.Max(a, b)
+
+
+def smaller(op: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller of two numbers; see NOTE [wide integers]."""
+    return op.Where(op.Less(b, a), b, a) if _is_wide(a, b) else op.Min(a, b)
+
+
+def _is_wide(a: ir.Value, b: ir.Value) -> bool:
+    return a.dtype == ir.DataType.INT64 and not (_is_size(a) or _is_size(b))
+
+
+def _extreme_of_wide(
+    op: Builder, op_type: str, x: ir.Value, axes: list[int], keep: int
+) -> ir.Value:
+    """See NOTE [wide integers]; one element more than there are is the extreme of none."""
+    largest, dims = op_type == "ReduceMax", list(x.shape)  # type: ignore[arg-type]
+    limits, kind = np.iinfo(x.dtype.numpy()), x.dtype  # type: ignore[union-attr]
+    rest = np.int64(limits.min if largest else limits.max)
+    y = op.cast(x, ir.DataType.INT64)
+    for axis in axes:
+        if not isinstance(dims[axis], int):
+            pads = np.zeros(2 * len(dims), np.int64)
+            pads[axis % len(dims)] = 1
+            y = op.Pad(y, pads, rest)
+        y, _ = op.TopK(y, [1], axis=axis, largest=int(largest), outputs=2)
+    return op.cast(y if keep else op.Squeeze(y, axes), kind)
 
 
 def place_among_numbers(op: Builder, op_type: str, x: ir.Value, axis: int) -> ir.Value:

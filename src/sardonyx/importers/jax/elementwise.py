@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.importers.arithmetic import atan2, is_negative
+from sardonyx.importers.arithmetic import atan2, is_negative, larger, smaller
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.writer import Refusal, Writer
 
@@ -75,12 +75,12 @@ def ne(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
 
 @importer("max")
 def maximum(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
-    return op.Or(x, y) if x.dtype == T.BOOL else op.Max(x, y)
+    return op.Or(x, y) if x.dtype == T.BOOL else larger(op, x, y)
 
 
 @importer("min")
 def minimum(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
-    return op.And(x, y) if x.dtype == T.BOOL else op.Min(x, y)
+    return op.And(x, y) if x.dtype == T.BOOL else smaller(op, x, y)
 
 
 @importer("clamp")

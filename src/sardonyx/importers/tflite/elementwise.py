@@ -11,8 +11,8 @@ from sardonyx.importers.tflite.rules import RAW, RULES, Unsupported, known, rank
 PLAIN = {
     "ABS": "Abs", "ADD": "Add", "CEIL": "Ceil", "COS": "Cos", "DIV": "Div",
     "EXP": "Exp", "FLOOR": "Floor", "LOG": "Log", "LOGICAL_AND": "And",
-    "LOGICAL_NOT": "Not", "LOGICAL_OR": "Or", "LOGISTIC": "Sigmoid", "MAXIMUM": "Max",
-    "MINIMUM": "Min", "MUL": "Mul", "NEG": "Neg", "RELU": "Relu", "ROUND": "Round", "SIGN": "Sign",
+    "LOGICAL_NOT": "Not", "LOGICAL_OR": "Or", "LOGISTIC": "Sigmoid", "MUL": "Mul", "NEG": "Neg",
+    "RELU": "Relu", "ROUND": "Round", "SIGN": "Sign",
     "SIN": "Sin", "SQRT": "Sqrt", "SUB": "Sub", "TANH": "Tanh", "HARD_SWISH": "HardSwish",
     "POW": "Pow", "ADD_N": "Sum",
 }  # fmt: skip
@@ -36,6 +36,16 @@ def _plain(name):
 RULES.update({source: _plain(target) for source, target in PLAIN.items()})
 RULES.update({f"STABLEHLO_{source}": _plain(target) for source, target in STABLEHLO.items()})
 RAW.update(f"STABLEHLO_{source}" for source in STABLEHLO)
+
+
+@rule("MAXIMUM")
+def maximum(op, node, a, b):
+    return arithmetic.larger(op, a, b)
+
+
+@rule("MINIMUM")
+def minimum(op, node, a, b):
+    return arithmetic.smaller(op, a, b)
 
 
 def _comparison(name):

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.build import constant
+from sardonyx.importers.arithmetic import extreme
 from sardonyx.importers.tflite.rules import RULES, Unsupported, known, rank, rule, sizes
 
 INT64 = ir.DataType.INT64
@@ -304,7 +305,10 @@ def _reduction(name):
         where = known(axes, "the axes").astype(np.int64).reshape(-1)
         if not where.size:
             return op.Identity(x)
-        return op.call(name, [x, where], {"keepdims": int(node["keep_dims"])})
+        keep = int(node["keep_dims"])
+        if name in ("ReduceMax", "ReduceMin") and not x.dtype.is_floating_point():
+            return extreme(op, name, x, where.tolist(), keepdims=keep)
+        return op.call(name, [x, where], {"keepdims": keep})
 
     return reduce
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from sardonyx.build import rank
-from sardonyx.importers.arithmetic import atan2, floor_div, floor_mod
+from sardonyx.importers.arithmetic import atan2, floor_div, floor_mod, larger, smaller
 from sardonyx.importers.coefficients import ERFC_FAR, ERFC_NEAR
 from sardonyx.importers.tensorflow import patterns
 from sardonyx.importers.tensorflow.reader import dtype_of, importer, is_complex
@@ -26,10 +26,9 @@ UNARY = {
     "IsNan": "IsNaN", "Invert": "BitwiseNot",
 }  # fmt: skip
 BINARY = {
-    "Minimum": "Min", "Maximum": "Max", "Less": "Less", "LessEqual": "LessOrEqual",
-    "Greater": "Greater", "GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And",
-    "LogicalOr": "Or", "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr",
-    "BitwiseXor": "BitwiseXor",
+    "Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater",
+    "GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or",
+    "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr", "BitwiseXor": "BitwiseXor",
 }  # fmt: skip
 INTEGERS_KEPT = frozenset(["Floor", "Ceil", "Round", "Rint"])  # an integer is its own
 
@@ -57,6 +56,8 @@ for _name, _operator in UNARY.items():
     importer(_name)(_unary(_name, _operator))
 for _name, _operator in BINARY.items():
     importer(_name)(_binary(_operator))
+importer("Maximum")(larger)
+importer("Minimum")(smaller)
 
 
 # -- sums, products, quotients --------------------------------------------------------------------
@@ -186,7 +187,7 @@ def add_n(op: Writer, *xs: ir.Value) -> ir.Value:
 
 @importer("ClipByValue")
 def clip_by_value(op: Writer, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
-    return op.Max(op.Min(x, high), low)
+    return larger(op, smaller(op, x, high), low)
 
 
 # -- functions ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sardonyx.importers.tensorflow.writer import Refusal, Writer
 
 T = ir.DataType
 REDUCTIONS = {"Sum": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Prod": "ReduceProd"}
+SHORT = (T.INT8, T.UINT8, T.INT16, T.UINT16)
 
 
 def _reduced(op: Writer, name: str, x: ir.Value, axes: ir.Value, keep: bool) -> ir.Value:
@@ -36,12 +37,27 @@ def _reduced(op: Writer, name: str, x: ir.Value, axes: ir.Value, keep: bool) -> 
 
 def _reduction(operator: str) -> Callable[..., ir.Value]:
     def rule(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Value:
-        if x.dtype == T.FLOAT16 and operator in ("ReduceSum", "ReduceProd"):
-            y = _reduced(op, operator, op.cast(x, T.FLOAT), axes, keep_dims)
-            return op.cast(y, T.FLOAT16)
-        return _reduced(op, operator, x, axes, keep_dims)
+        wide = None
+        if operator == "ReduceSum":
+            wide = {T.FLOAT16: T.FLOAT, T.INT32: T.INT64}.get(x.dtype)  # type: ignore[arg-type]
+        elif operator == "ReduceProd":
+            wide = T.FLOAT if x.dtype == T.FLOAT16 else None
+            if x.dtype in SHORT:
+                return _product_of_short(op, x, axes, keep_dims)
+        if wide is None:
+            return _reduced(op, operator, x, axes, keep_dims)
+        return op.cast(_reduced(op, operator, op.cast(x, wide), axes, keep_dims), x.dtype)
 
     return rule
+
+
+def _product_of_short(op: Writer, x: ir.Value, axes: ir.Value, keep: bool) -> ir.Value:
+    """A product that wraps around; in a wider type, onnxruntime's would stop at its largest."""
+    n = rank(x)
+    where = sorted(int(a) % n for a in op.known(axes, "axes of a product").reshape(-1))
+    for axis in reversed(where):
+        x, _ = _running(op, x, op.const(np.int64(axis)), 1.0, _times, False, False)
+    return op.unsqueezed(x, where) if keep else x
 
 
 for _name, _operator in REDUCTIONS.items():
@@ -56,14 +72,14 @@ def mean(op: Writer, x: ir.Value, axes: ir.Value, *, keep_dims: bool) -> ir.Valu
                 _reduced(op, "ReduceMean", op.cast(x, T.FLOAT), axes, keep_dims), T.FLOAT16
             )
         return _reduced(op, "ReduceMean", x, axes, keep_dims)
-    total = _reduced(op, "ReduceSum", x, axes, keep_dims)
+    total = _reduced(op, "ReduceSum", op.cast(x, T.INT64), axes, keep_dims)
     which = constant(axes)
     if which is None:
         raise Refusal("a mean of integers over computed axes")
     count = op.const(np.array(1, np.int64))
     for axis in which.reshape(-1):
         count = op.Mul(count, op.Squeeze(op.dim_value(x, int(axis))))
-    return op.Div(total, op.cast(count, x.dtype))
+    return op.cast(op.Div(total, count), x.dtype)
 
 
 @importer("All")
@@ -112,7 +128,11 @@ def cumsum(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse:
 
 @importer("Cumprod")
 def cumprod(op: Writer, x: ir.Value, axis: ir.Value, *, exclusive: bool, reverse: bool) -> ir.Value:
-    return _running(op, x, axis, 1.0, lambda body, a, b: body.Mul(a, b), exclusive, reverse)
+    return _running(op, x, axis, 1.0, _times, exclusive, reverse)[1]
+
+
+def _times(body: Writer, a: ir.Value, b: ir.Value) -> ir.Value:
+    return body.Mul(a, b)
 
 
 @importer("CumulativeLogsumexp")
@@ -124,7 +144,7 @@ def cumulative_logsumexp(
         less = body.Exp(body.Neg(body.Abs(difference)))
         return body.Add(body.Max(a, b), body.Log(body.Add(less, body.like(1, less))))
 
-    return _running(op, x, axis, -np.inf, combined, exclusive, reverse)
+    return _running(op, x, axis, -np.inf, combined, exclusive, reverse)[1]
 
 
 def _running(
@@ -135,8 +155,8 @@ def _running(
     combined: Callable[[Writer, ir.Value, ir.Value], ir.Value],
     exclusive: bool,
     reverse: bool,
-) -> ir.Value:
-    """A Scan over the axis that combines its elements as it goes."""
+) -> tuple[ir.Value, ir.Value]:
+    """A Scan over the axis that combines its elements as it goes: the last result, and all."""
     n = rank(x)
     where = int(op.known(axis, "an axis").reshape(-1)[0]) % n
     body = Writer(op.prefix, op)
@@ -169,7 +189,7 @@ def _running(
     node.outputs[0].shape = ir.Shape(dims)
     node.outputs[1].shape = ir.Shape(list(x.shape))  # type: ignore[arg-type]
     op.nodes.append(node)
-    return node.outputs[1]
+    return node.outputs[0], node.outputs[1]
 
 
 @importer("DenseBincount")
