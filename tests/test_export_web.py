@@ -7,7 +7,6 @@ import functools
 import http.server
 import json
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from onnx import numpy_helper
 
 import sardonyx as sx
 from sardonyx.errors import SardonyxError
-from sardonyx.web.export import PAGE
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import FILES
 from tests.test_export_step import node_modules
@@ -149,62 +147,6 @@ def test_what_is_missing_is_said(trainable, fake_runtime, tmp_path, monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SardonyxError, match="npm"):
         sx.export_web(trainable, tmp_path / "site")
-
-
-READ = """
-import { read } from %s;
-const { text, manifest } = JSON.parse(%s);
-const { fields, names } = read(text, manifest, []);
-const numbers = Object.values(fields).map(({ data }) => Array.from(data, Number));
-console.log(JSON.stringify({ numbers, label: names.labels[0] }));
-"""
-
-
-def read_csv(text: str, folder: Path) -> dict[str, Any]:
-    """What the page reads in a CSV file for a model of three numbers and four classes."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    x = {"name": "x", "type": "float32", "shape": [3]}
-    metrics = [{"name": "y", "shape": ["N", 4]}]
-    manifest = {
-        "fed": [x, {"name": "label", "type": "int64", "shape": []}],
-        "labels": ["label"],
-        "loss": "cross_entropy",
-        "prediction": {"name": "y"},
-        "step": {"steps": [{"evaluate": {"metrics": metrics}}]},
-    }
-    shutil.copy(PAGE / "csv.js", folder / "csv.mjs")
-    content = json.dumps(json.dumps({"text": text, "manifest": manifest}))
-    (folder / "run.mjs").write_text(READ % ('"./csv.mjs"', content))
-    done = subprocess.run([node, folder / "run.mjs"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(done.stderr)
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize(
-    ("header", "order"),
-    [
-        ("a,b,c,label", [0, 1, 2, 3]),
-        ("label,a,b,c", [3, 0, 1, 2]),
-        ("a, label ,b,c", [0, 3, 1, 2]),
-        ("0,1,2,label", [0, 1, 2, 3]),
-        ("0,1,2,class", [0, 1, 2, 3]),
-        ("", [0, 1, 2, 3]),
-    ],
-)
-def test_a_label_is_read_from_the_column_of_its_name(tmp_path, header: str, order: Any) -> None:
-    rows = [[0.5, 1.5, 2.5, 3], [4.5, 5.5, 6.5, 1]]
-    lines = [",".join(str(row[i]) for i in order) for row in rows]
-    found = read_csv("\n".join([header, *lines] if header else lines), tmp_path)
-    assert found["numbers"] == [[0.5, 1.5, 2.5, 4.5, 5.5, 6.5], [3, 1]]
-
-
-@pytest.mark.parametrize("line", ["1,2,3,0,9", "1,2,3"])
-def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ValueError, match=f"row 2 has {line.count(',') + 1} columns, not 4"):
-        read_csv(f"label,a,b,c\n1,2,3,4\n{line}", tmp_path)
 
 
 # -- in a browser ---------------------------------------------------------------------------------
@@ -422,6 +364,61 @@ def test_a_folder_of_images(visit: Any, tmp_path: Path) -> None:
     visit.set_input_files("#folder", tmp_path / "empty")
     visit.wait_for_selector("#problem:not([hidden])")
     assert "holds no images" in visit.text_content("#problem")
+
+
+WHOLE_NUMBERS = """<ir_version: 8, opset_import: ["": 17]>
+net (uint8[N,1,4,4] image) => (float[N,2] scores) <float[2,16] w, float[2] b>
+{
+  numbers = Cast<to = 1>(image)
+  flat = Flatten(numbers)
+  scores = Gemm<transB = 1>(flat, w, b)
+}"""
+
+
+def mean_of_pixels(kind: str) -> sx.Model:
+    """A model of whole numbers, both of whose outputs are their mean."""
+    proto = onnx.parser.parse_model(WHOLE_NUMBERS.replace("uint8", kind))
+    del proto.graph.initializer[:]
+    weights = {"w": np.full((2, 16), 1 / 16, np.float32), "b": np.zeros(2, np.float32)}
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in weights.items())
+    return sx.trainable(proto, loss="cross_entropy")
+
+
+def test_pixels_of_a_model_of_whole_numbers(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pixels = np.full((4, 4), 200, np.uint8)
+    for label in ("cat", "dog"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        image.fromarray(pixels).save(tmp_path / "pets" / label / "0.png")
+    page = sx.export_web(
+        mean_of_pixels("uint8"), tmp_path / "site", input="image",
+        runtime=node_modules() / "onnxruntime-web",
+    )  # fmt: skip
+    manifest = json.loads((tmp_path / "site" / "manifest.json").read_text())
+    manifest["prediction"]["kind"] = "numbers"
+    (tmp_path / "site" / "manifest.json").write_text(json.dumps(manifest))
+    with visited(page.parent) as opened:
+        opened.set_input_files("#image", tmp_path / "pets" / "cat" / "0.png")
+        opened.wait_for_selector(".scores span")
+        assert "200.0" in opened.text_content("#result")
+        opened.set_input_files("#folder", tmp_path / "pets")
+        opened.wait_for_function("document.getElementById('columns').textContent.startsWith('2 ')")
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8"])
+def test_types_that_hold_no_pixels_are_no_pictures(fake_runtime, tmp_path, kind: str) -> None:
+    with pytest.raises(SardonyxError, match="needs a model of images"):
+        sx.export_web(mean_of_pixels(kind), tmp_path / "site", input="image", runtime=fake_runtime)
+
+
+def test_pictures_of_any_size_need_data(fake_runtime, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    net (float[N,3,H,W] image) => (float[N,3] scores)
+    <float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
+    { pooled = GlobalAveragePool(image) flat = Flatten(pooled) scores = MatMul(flat, w) }""")
+    net = sx.trainable(proto, loss="cross_entropy")
+    with pytest.raises(SardonyxError, match="data shows it"):
+        sx.export_web(net, tmp_path / "site", runtime=fake_runtime)
 
 
 # -- on WebGPU ------------------------------------------------------------------------------------

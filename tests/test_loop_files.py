@@ -61,6 +61,7 @@ REFUSED = {
     "a line that is too long": ("\n".join([HEADER, *lines()]) + ",9", "number of columns"),
     "two columns of one name": ("\n".join(["a,a,c,label", *lines()]), r"same name\s+\"a\""),
     "a word among numbers": ("\n".join([HEADER, *lines()[:4], "1,x,2,0"]), r"\"b\"\s+row 4\s+'x'"),
+    "a missing number first": ("1,NA,2,0\n" + "\n".join(lines()), r"\"column2\"\s+row 0\s+'NA'"),
 }
 
 

@@ -17,6 +17,7 @@ from sardonyx.limits.archives import check_archive
 from sardonyx.train.tables import LABELS, Table
 
 SEPARATORS = (",", ";", "\t", "|")
+NO_VALUE = ("", "na", "n/a", "#n/a", "null", "none", "?", "-")  # cells of missing numbers
 DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)\s*$")
 
 
@@ -136,10 +137,14 @@ def _has_header(lines: list[list[str]]) -> bool:
         return True
     rest = [row for row in lines[1:101] if len(row) == len(lines[0])]
     numeric = [i for i in range(len(lines[0])) if rest and all(_is_number(r[i]) for r in rest)]
-    words = [i for i in numeric if lines[0][i].strip() and not _is_number(lines[0][i])]
+    words = [i for i in numeric if _is_word(lines[0][i])]
     if numeric:
         return bool(words)
     return not any(_is_number(cell) for cell in lines[0])
+
+
+def _is_word(cell: str) -> bool:
+    return cell.strip().lower() not in NO_VALUE and not _is_number(cell)
 
 
 def _is_number(text: str) -> bool:

@@ -25,6 +25,7 @@ from sardonyx.save import folder_reported, save
 from sardonyx.train import setup
 from sardonyx.train.evaluation import class_names
 from sardonyx.train.means import weightings
+from sardonyx.train.tables import LABELS
 from sardonyx.web import rows, webgpu
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import copy_runtime
@@ -95,6 +96,7 @@ def export_web(
             "data": None if table is None else table.write(root / "data.bin"),
             "input": way,
             "labels": labels,
+            "label_names": LABELS,
             "prediction": _prediction(loaded, step),
             "losses": _losses(loaded, step),
             "counted": [{"name": n, **asdict(w)} for n, w in weightings(described).items()],

@@ -38,6 +38,7 @@ NUMBERS = (
     "bool",
 )  # fmt: skip
 TYPES = (*NUMBERS, TEXT)  # what the page has arrays for
+NO_PIXELS = (TEXT, "bool", "int8")  # hold no numbers from 0 to 255
 OLDEST_RUNTIME = "onnxruntime==1.21"
 ALIGNMENT = 8
 FRONT = "front.onnx"
@@ -172,6 +173,9 @@ def way_to_try(
         (only,) = shown
         kind = kind or _suitable(only)
         _require(kind, only)
+        if kind in PICTURES and table is None and None in inputs[0]["shape"]:
+            what = f"{quote(only['name'])} takes pictures of any size"
+            raise ArgumentError(f"{what}, and a page of one", hint="data shows it which")
         return {"kind": kind, **only}
     if kind not in (None, "csv"):
         rows = [[quote(i["name"]), i["type"], str(i["shape"])] for i in shown]
@@ -193,7 +197,7 @@ def _sizes(field: Mapping[str, Any], table: PageRows | None) -> list[int]:
 def _suitable(field: Mapping[str, Any]) -> str:
     if field["type"] == TEXT:
         return "text" if math.prod(field["shape"]) == 1 else "csv"
-    if not _is_picture(field["shape"]):
+    if field["type"] in NO_PIXELS or not _is_picture(field["shape"]):
         return "csv"
     return "draw" if field["shape"][0] == 1 else "image"
 
@@ -201,9 +205,8 @@ def _suitable(field: Mapping[str, Any]) -> str:
 def _require(kind: str, field: Mapping[str, Any]) -> None:
     """An error for a way that does not make a row of the model."""
     shape, what = field["shape"], f"{quote(field['name'])} is {field['type']} {field['shape']}"
-    if kind in PICTURES and (
-        field["type"] == TEXT or not (_is_picture(shape) or _is_square(shape))
-    ):
+    is_picture = field["type"] not in NO_PIXELS and (_is_picture(shape) or _is_square(shape))
+    if kind in PICTURES and not is_picture:
         raise ArgumentError(
             f'input="{kind}" needs a model of images, and {what}', hint='input="csv"'
         )

@@ -1,6 +1,6 @@
 // The interface: settings, charts, trying the model, data of one's own. The Worker does the work.
 
-import { ARRAYS, cells, classCount, read, size, valueOf } from "./csv.js";
+import { ARRAYS, cells, classCount, decoded, read, size, valueOf } from "./csv.js";
 
 const $ = (id) => document.getElementById(id);
 const worker = new Worker("worker.js", { type: "module" });
@@ -197,10 +197,11 @@ async function show(...data) {
   const scores = kind !== "numbers" && after.dims.length === 2 && after.dims[1] > 1;
   const [old, now] = [before.data, after.data].map((data) => (scores && kind === "scores" ? softmax(data) : data));
   const order = now.map((_, i) => i).sort((a, b) => (scores ? now[b] - now[a] : a - b)).slice(0, 10);
+  const largest = now.reduce((most, v) => Math.max(most, Math.abs(v)), 0) || 1;
   for (const i of order) {
     const name = Object.assign(document.createElement("span"), { textContent: scores ? className(i) : `output ${i}` });
     const bars = document.createElement("div");
-    const share = (v) => `${Math.max(0, Math.min(1, scores ? v : Math.abs(v) / (Math.max(...now.map(Math.abs)) || 1))) * 100}%`;
+    const share = (v) => `${Math.max(0, Math.min(1, scores ? v : Math.abs(v) / largest)) * 100}%`;
     for (const [kind, v] of [["after", now[i]], ["before", old[i]]]) {
       const bar = Object.assign(document.createElement("i"), { className: kind });
       bar.style.width = share(v);
@@ -218,8 +219,10 @@ function side() {
   return shape.length === 1 ? [Math.sqrt(shape[0]), Math.sqrt(shape[0])] : [shape[1], shape[2]];
 }
 
-// The pixels of anything that can be drawn, as the model takes them: channels first, from 0 to 1.
+// The pixels of anything that can be drawn, as the model takes them: channels first, from 0 to 1, or as
+// whole numbers to 255.
 function pixels(source) {
+  const scaled = manifest.input.type.includes("int") ? Math.round : (v) => v / 255;
   const [height, width] = side();
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d", { willReadFrequently: true });
@@ -229,8 +232,8 @@ function pixels(source) {
   const count = width * height, out = new Array(count * (grey() ? 1 : 3));
   for (let i = 0; i < count; i++) {
     const [r, g, b] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]];
-    if (grey()) out[i] = (0.299 * r + 0.587 * g + 0.114 * b) / 255;
-    else [r, g, b].forEach((v, c) => { out[c * count + i] = v / 255; });
+    if (grey()) out[i] = scaled(0.299 * r + 0.587 * g + 0.114 * b);
+    else [r, g, b].forEach((v, c) => { out[c * count + i] = scaled(v); });
   }
   return out;
 }
@@ -315,7 +318,7 @@ function row(input, parse) {
 // -- data of one's own --------------------------------------------------------------------------------------
 
 async function readCsv(file) {
-  const table = read(await file.text(), manifest, classes);
+  const table = read(decoded(await file.arrayBuffer()), manifest, classes);
   await use(table.fields, table.count, file.name);
   classes = table.classes;
   const { inputs, labels } = table.names;
