@@ -55,6 +55,12 @@ def python_run(net: sx.Model, data: Any) -> Any:
     return sx.train(net, data, validation=0.2, shuffle="hash", metrics=["accuracy"], **SETTINGS)
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    net = sx.trainable(network(), "cross_entropy", sx.optim.sgd(0.1), prediction="probabilities")
+    return exported(net, tmp_path / "site", data=rows())
+
+
 def test_the_page_shows_the_probabilities_of_the_model(tmp_path: Path) -> None:
     net = sx.trainable(network(), "cross_entropy", sx.optim.sgd(0.1), prediction="probabilities")
     site = exported(net, tmp_path / "site", data=rows())
@@ -178,3 +184,48 @@ def test_validation_counts_what_a_loss_counts(tmp_path: Path, loss: Any) -> None
     for mine, theirs in zip(history, run.history, strict=True):
         assert mine["val_loss"] == pytest.approx(theirs["val_train/loss"], rel=2e-6)
         assert mine["val_accuracy"] == pytest.approx(theirs["val_accuracy"])
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.onnx"])
+def test_a_file_that_the_server_lacks_is_named(site: Path, name: str) -> None:
+    with visited(site, expected=["404"]) as page:
+        page.route(f"**/{name}", lambda route: route.fulfill(status=404, body="not there"))
+        page.reload()
+        page.wait_for_selector("#problem:not([hidden])")
+        assert f"the server has no file {name} (404)" in page.text_content("#problem")
+
+
+def test_a_page_that_is_opened_as_a_file_says_what_it_needs(site: Path) -> None:
+    with visited(site, expected=["file://", "ERR_FAILED"]) as page:
+        page.goto((site / "index.html").as_uri())
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "needs a web server" in page.text_content("#problem")
+
+
+def test_classes_are_those_that_were_trained_after_a_reload(site: Path, tmp_path: Path) -> None:
+    """A file of which a class is missing would number the others anew."""
+    files = {"all": ["cat", "dog", "owl"] * 5, "few": ["dog", "owl"] * 5, "new": ["a"] * 9}
+    for file, names in files.items():
+        text = "\n".join(f"{i / 9},{i % 4 / 3},1,2,3,{name}" for i, name in enumerate(names))
+        (tmp_path / f"{file}.csv").write_text(text)
+    with visited(site) as page:
+        page.set_input_files("#file", tmp_path / "all.csv")
+        page.wait_for_function("document.getElementById('columns').textContent.startsWith('15 ')")
+        page.click("#start")
+        finish(page)
+        page.reload()
+        page.wait_for_selector("body[data-ready=yes]")
+        page.set_input_files("#file", tmp_path / "few.csv")
+        page.wait_for_function("document.getElementById('columns').textContent.startsWith('10 ')")
+        page.fill("#set-epochs", "4")
+        page.click("#start")
+        finish(page)
+        assert "cat" not in page.text_content("#confusion")
+        assert "0" not in page.text_content("#confusion tr")
+        page.set_input_files("#file", tmp_path / "new.csv")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert '"a" is not a label of the model' in page.text_content("#problem")
+        page.click("#reset")
+        page.set_input_files("#file", [])
+        page.set_input_files("#file", tmp_path / "new.csv")
+        page.wait_for_function("document.getElementById('columns').textContent.startsWith('9 ')")

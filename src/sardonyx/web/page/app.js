@@ -1,6 +1,6 @@
 // The interface: settings, charts, trying the model, data of one's own. The Worker does the work.
 
-import { ARRAYS, cells, classCount, decoded, read, size, valueOf } from "./csv.js";
+import { ARRAYS, cells, classCount, decoded, fetched, read, size, valueOf } from "./csv.js";
 
 const $ = (id) => document.getElementById(id);
 const worker = new Worker("worker.js", { type: "module" });
@@ -32,10 +32,10 @@ const EVENTS = {
     history.push(row);
     drawEpochs();
     if (confusion) drawConfusion(confusion);
-    store({ ...saved, settings, source });
+    store({ ...saved, settings, source, classes });
   },
   stopped({ finished, saved }) {
-    store({ ...saved, settings, source });
+    store({ ...saved, settings, source, classes });
     running = false;
     buttons();
     const last = history.at(-1);
@@ -67,7 +67,7 @@ function showSettings() {
   const fields = [
     ["epochs", manifest.settings.epochs, { min: 1, step: 1 }],
     ["batch_size", manifest.settings.batch_size, { min: 1, step: 1 }],
-    ["validation", manifest.settings.validation, { min: 0, max: 0.9, step: "any" }],
+    ["validation", manifest.settings.validation, { min: 0, max: Math.max(0.9, manifest.settings.validation), step: "any" }],
     ["seed", manifest.settings.seed, { min: 0, step: 1 }],
     ...hyperparameters.filter((h) => !h.shape.length).map((h) => [h.name, Number(h.default.toPrecision(7)), { min: 0, step: "any" }]),
   ];
@@ -317,8 +317,12 @@ function row(input, parse) {
 
 // -- data of one's own --------------------------------------------------------------------------------------
 
+// The names of the classes that rows must have: those of the model, and once it has been trained those
+// that it was trained on.
+const knownClasses = () => (losses.length ? classes : manifest.classes);
+
 async function readCsv(file) {
-  const table = read(decoded(await file.arrayBuffer()), manifest, classes);
+  const table = read(decoded(await file.arrayBuffer()), manifest, knownClasses());
   await use(table.fields, table.count, file.name);
   classes = table.classes;
   const { inputs, labels } = table.names;
@@ -344,7 +348,7 @@ async function readFolder(images) {
   if (!label || !label.type.startsWith("int") || label.shape.length) throw new Error("a folder of images fits a model that is trained on classes");
   const named = images.map(([path, file]) => [path.split("/").at(-2), file]);
   if (!named.length) throw new Error("it holds no images");
-  const names = classes.length ? classes : [...new Set(named.map(([name]) => name))].sort();
+  const known = knownClasses(), names = known.length ? known : [...new Set(named.map(([name]) => name))].sort();
   const unknown = [...new Set(named.map(([name]) => name).filter((name) => !names.includes(name)))];
   if (unknown.length) throw new Error(`the model has no class ${unknown.join(", ")}: it has ${names.join(", ")}`);
   if (names.length > classCount(manifest)) throw new Error(`${names.length} classes, and the model tells ${classCount(manifest)} apart`);
@@ -408,6 +412,7 @@ async function resume() {
   await ask("restore", { record });
   losses = [...record.progress.losses];
   history = [...record.progress.history];
+  classes = record.classes ?? classes;
   drawSteps();
   drawEpochs();
   for (const [name, value] of Object.entries({ ...record.settings, ...record.settings?.hyper }))
@@ -433,7 +438,7 @@ $("start").onclick = async () => {
   }
 };
 $("stop").onclick = () => ask("stop");
-$("reset").onclick = async () => {
+async function startOver() {
   await ask("reset");
   losses = [];
   history = [];
@@ -445,15 +450,17 @@ $("reset").onclick = async () => {
   status("");
   buttons();
   retry();
-};
-$("download").onclick = async () => {
+}
+async function download() {
   const { bytes } = await ask("tuned");
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([bytes])), download: "tuned.onnx" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   $("line").textContent = 'sardonyx train tuned.onnx data.npz -o more.onnx --epochs 5';
   $("line").hidden = false;
-};
+}
+$("reset").onclick = () => attempt("starting over", startOver());
+$("download").onclick = () => attempt("the download", download());
 $("file").onchange = () => take($("file").files[0]);
 $("folder").onchange = () => {
   const images = [...$("folder").files].filter((f) => f.type.startsWith("image/")).map((f) => [f.webkitRelativePath, f]);
@@ -469,7 +476,7 @@ function dropped(transfer) {
 }
 
 try {
-  manifest = await (await fetch("manifest.json")).json();
+  manifest = await (await fetched(new URL("./manifest.json", import.meta.url))).json();
   document.title = $("title").textContent = manifest.title;
   classes = [...manifest.classes];
   showSettings();

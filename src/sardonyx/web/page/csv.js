@@ -1,4 +1,4 @@
-// CSV files as the arrays that a model takes.
+// Files as the arrays that a model takes: those of the page, and CSV files of its users.
 
 export const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array,
@@ -12,6 +12,13 @@ const MISSING = ["", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-", "inf"
 const isNumber = (cell) => NUMBER.test(cell.trim());
 const isWord = (cell) => !isNumber(cell) && !MISSING.includes(cell.trim().toLowerCase());
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+// A file of the page.
+export async function fetched(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error(`the server has no file ${url.pathname.split("/").at(-1)} (${answer.status})`);
+  return answer;
+}
 
 // The text of a file: UTF-8, or UTF-16 where its first bytes say so.
 export function decoded(bytes) {

@@ -1,7 +1,7 @@
 // Trains in the background, so that the page stays responsive. Messages in: load, data, start, stop,
 // predict, evaluate, export, restore. Messages out: the answers, and progress.
 
-import { ARRAYS, size } from "./csv.js";
+import { ARRAYS, fetched, size } from "./csv.js";
 
 // onnxruntime-web: in WebAssembly, and on the GPU where the page was written for it and there is one.
 let wasm, webgpu = null, provider = "wasm";
@@ -34,7 +34,7 @@ async function session(file) {
 }
 
 async function open(file) {
-  const answer = await fetch(new URL(`./step/${file}`, import.meta.url));
+  const answer = await fetched(new URL(`./step/${file}`, import.meta.url));
   const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", logSeverityLevel: 3 };
   const { train } = manifest.step.steps[0];
   const beside = [train.scalars?.file, manifest.step.initialize.file, manifest.front?.file].includes(file);
@@ -312,7 +312,7 @@ async function load(content) {
   for (const [name, output] of Object.entries(initialize.state)) state[name] = start[output];
   before = { ...state };
   if (manifest.data) {
-    const answer = await fetch(new URL(`./${manifest.data.file}`, import.meta.url));
+    const answer = await fetched(new URL(`./${manifest.data.file}`, import.meta.url));
     const buffer = await answer.arrayBuffer();
     const fields = {};
     for (const f of manifest.data.fields) {
@@ -323,7 +323,7 @@ async function load(content) {
     }
     table = { rows: manifest.data.rows, fields };
   }
-  original = await (await fetch(new URL(`./${manifest.model.file}`, import.meta.url))).arrayBuffer();
+  original = await (await fetched(new URL(`./${manifest.model.file}`, import.meta.url))).arrayBuffer();
   const { train: step, evaluate } = manifest.step.steps[0];
   const files = [step.file, evaluate.file, manifest.step.infer.file, manifest.front?.file];
   for (const file of files.filter(Boolean)) await session(file);
