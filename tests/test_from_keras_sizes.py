@@ -113,7 +113,12 @@ session = onnxruntime.InferenceSession(sx.from_keras(pool).proto().SerializeToSt
 array = np.full((1, 8, 9, 1), -np.inf, np.float32)
 array[0, 4, 4, 0], array[0, 7, 0, 0] = np.nan, 1.0
 same = np.array_equal(session.run(None, {"x": array})[0], np.asarray(pool(array)), equal_nan=True)
-print(json.dumps({"threshold": text_of(Threshold(), (None, 3)), "same": bool(same)}))
+crop, resize = keras.layers.CenterCrop(5, 5), keras.layers.Resizing(5, 7)
+crops = [crop, lambda x: [crop(x), resize(x)]]
+print(json.dumps({
+    "threshold": text_of(Threshold(), (None, 3)), "same": bool(same),
+    "crops": [text_of(layer, (None, None, 3)) for layer in crops],
+}))
 """
 
 
@@ -122,6 +127,7 @@ def test_what_depends_on_a_size_is_refused_and_pools_of_nothing_are_infinite() -
     results = in_jax(THRESHOLD)
     assert "Threshold" in results["threshold"] and "inconclusive" in results["threshold"]
     assert results["same"]
+    assert all("CenterCrop" in text for text in results["crops"])
 
 
 POSITIONS = """

@@ -13,6 +13,7 @@ from typing import Any
 
 from sardonyx.errors import (
     ArgumentError,
+    EngineError,
     ImportDiffers,
     ImportRefused,
     MissingExtra,
@@ -218,6 +219,8 @@ def _served_above(source: Any, refusal: ImportRefused) -> Model:
             if isinstance(other.__cause__, InconclusiveDimensionOperation):
                 continue
             raise
+        except (ImportDiffers, EngineError):  # at sizes below the one that was assumed
+            raise refusal from None
         smaller = [source.fixed_structs(size) for size in range(1, least)]
         smaller = [arguments for arguments in smaller if source.takes(arguments)]
         function = jax.jit(flat(source.inference, *source.fixed_structs(least)))
@@ -225,7 +228,7 @@ def _served_above(source: Any, refusal: ImportRefused) -> Model:
             inputs = dict(zip(source.input_names, arguments, strict=True))
             try:
                 require_same(model, function, {}, inputs)
-            except ImportDiffers:
+            except (ImportDiffers, EngineError):
                 raise refusal from None
         return model
     raise refusal
