@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,47 @@ def members(g: Graph, element: Element, column: Column) -> list[float]:
     if entries is None:
         raise Refusal(element, "the set has no Array")
     return [threshold(g, entries, column, value, "equal") for value in array(entries)]
+
+
+# In a compound predicate: the operator of its parts on one field that together are one set.
+_SETS = {"or": ("equal", "isIn"), "and": ("notEqual", "isNotIn")}
+
+
+def alternatives_as_sets(element: Element) -> Element:
+    """A compound predicate whose comparisons of one field with many values are tests of a set."""
+    if element.tag != "CompoundPredicate":
+        return element
+    operator, simple = element.get("booleanOperator"), "SimplePredicate"
+    single, several = _SETS.get(operator, (None, ""))
+    values: dict[str, list[str]] = {}
+    for part in element.children:
+        if part.tag == simple and single and part.get("operator") == single:
+            values.setdefault(part.get("field"), []).append(part.get("value"))
+    out = Element(element.tag, element.attributes, element.line)
+    for part in element.children:
+        name = part.get("field")
+        is_joined = part.tag == simple and part.get("operator") == single and name in values
+        if not is_joined or len(values[name]) == 1 or None in values[name]:
+            out.children.append(alternatives_as_sets(part))
+        elif values[name]:
+            out.children.append(_set_of(part, several, values[name]))
+            values[name] = []
+    return out
+
+
+def _set_of(part: Element, operator: str, values: list[str]) -> Element:
+    """A SimpleSetPredicate in place of `part`, a comparison with one of the values."""
+    attributes = {"field": part.get("field"), "booleanOperator": operator}
+    out = Element("SimpleSetPredicate", attributes, part.line)
+    entries = Element("Array", {}, part.line)
+    entries.text = " ".join('"' + re.sub(r'(["\\])', r"\\\1", v) + '"' for v in values)
+    out.children.append(entries)
+    return out
+
+
+def size(element: Element) -> int:
+    """How many simple predicates a predicate has."""
+    return sum(e.tag in ("SimplePredicate", "SimpleSetPredicate") for e in element.walk())
 
 
 def compound_predicate(scope: Scope, element: Element) -> Truth:

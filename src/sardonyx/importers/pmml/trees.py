@@ -18,7 +18,17 @@ from sardonyx.importers.trees import Forest, leaf_rows
 
 from .document import Element
 from .graph import Column, Graph
-from .predicates import PREDICATES, members, predicate_of, rank, ranks, threshold
+from .predicates import (
+    PREDICATES,
+    alternatives_as_sets,
+    members,
+    predicate,
+    predicate_of,
+    rank,
+    ranks,
+    size,
+    threshold,
+)
 from .refusal import Refusal
 from .results import (
     Job,
@@ -187,9 +197,17 @@ class Tests:
     # -- compound predicates ---------------------------------------------------------
 
     def _condition(self, scope: Scope, element: Element) -> int:
-        """The column of a compound predicate's outcome, negative until the columns are known."""
+        """The column of a compound predicate's outcome, a high number until columns are known."""
         key = self._key(scope, element)
-        if key not in self.condition_places:
+        if key in self.condition_places:
+            return self.condition_places[key]
+        element = alternatives_as_sets(element)
+        if size(element) > SMALL:
+            truth, g = predicate(scope, element), self.g
+            no_or_unknown = g.Where(truth.known_no(g), g.number(0.0), g.number(np.nan))
+            outcome = g.column(g.Where(truth.yes, g.number(1.0), no_or_unknown))
+            self.condition_places[key] = self.columns.place(outcome)
+        else:
             yes, no, unknown = self.outcomes
             root = self._compound(scope, element, yes, no, unknown)
             self.condition_places[key] = CONDITIONS + self.conditions.trees
@@ -262,6 +280,7 @@ class Tests:
 
 
 CONDITIONS = 2**40  # columns from here on are outcomes of compound predicates
+SMALL = 8  # predicates; a tree of more of them would have copies of each in all outcomes before it
 
 
 @dataclass
@@ -297,6 +316,7 @@ class Grower:
             raise Refusal(element, f"noTrueChildStrategy {self.no_true} is not one of PMML")
         self.tree = Tree(job, 0)
         self.rows: dict[tuple[int, float], int] = {}
+        self.grown: dict[tuple[int, float, frozenset[str]], int] = {}
 
     def grow(self) -> Tree:
         root = self.job.element.child("Node")
@@ -325,6 +345,14 @@ class Grower:
         last     -- the nearest node around it that has a score
         present  -- fields that are known not to be missing
         """
+        key = (id(node), penalty, present)
+        if key not in self.grown:
+            self.grown[key] = self._grown(node, last, penalty, present)
+        return self.grown[key]
+
+    def _grown(
+        self, node: Element, last: Element | None, penalty: float, present: frozenset[str]
+    ) -> int:
         if node.child("Regression", "DecisionTree") is not None:
             raise Refusal(node, "a model in a node of a tree is not supported")
         children = node.all("Node")
@@ -430,6 +458,12 @@ def _same_field(predicates: list[Element]) -> bool:
 
 
 def _is_opposite(a: Element, b: Element) -> bool:
+    """Whether one predicate holds exactly where the other one is known not to hold."""
+    if a.tag == b.tag == "CompoundPredicate":
+        pairs = [e.all(*PREDICATES) for e in (a, b)]
+        if any(e.get("booleanOperator") != "surrogate" for e in (a, b)):
+            return False
+        return len(pairs[0]) == len(pairs[1]) and all(map(_is_opposite, *pairs))
     if a.tag != b.tag or a.get("field") is None or a.get("field") != b.get("field"):
         return False
     operators = [p.get("operator") or p.get("booleanOperator") for p in (a, b)]
