@@ -28,8 +28,8 @@ from . import (  # noqa: F401  (each registers the rules of its elements)
 )
 from .document import Element
 from .elements import check_elements
-from .fields import local, nested_scope, target_fields, top_scope, transformations
-from .graph import MISSING_TEXT, Column, Graph, is_open, strings
+from .fields import data_type, local, nested_scope, target_fields, top_scope, transformations
+from .graph import MISSING_TEXT, Column, Graph, constant, is_open, strings
 from .outputs import output_columns
 from .refusal import Refusal, Refusals
 from .results import MODELS, Job, Result, Target, target_of
@@ -82,7 +82,7 @@ def _build(
 
 def translate(root: Element, limits: Limits) -> Model:
     """The ONNX model of a document."""
-    version = root.get("version", "")
+    version = root.get("version") or root.get("xmlns", "").rpartition("PMML-")[2].replace("_", ".")
     if not version.startswith(VERSIONS):
         raise ImportRefused(
             f"PMML version {version!r} is not supported", hint="versions 3.0 to 4.4 are"
@@ -105,7 +105,7 @@ def translate(root: Element, limits: Limits) -> Model:
     with document.refusals.collected():
         result, columns = _build(document, scope, element, target_of(document, element))
         with document.g.part("model"):
-            named = _named(element, result, columns)
+            named = _named(document, element, result, columns)
             outputs = {name: _output(document.g, element, name, c) for name, c in named.items()}
         single = {name for name, column in named.items() if column.dtype == "float"}
     document.refusals.check()
@@ -132,14 +132,20 @@ def _reserve(document: Document, element: Element) -> None:
     document.g.reserve({name for name in names if name})
 
 
-def _named(element: Element, result: Result, columns: dict[str, Column]) -> dict[str, Column]:
+def _named(
+    document: Document, element: Element, result: Result, columns: dict[str, Column]
+) -> dict[str, Column]:
     """The columns that the graph gives: each target, then each OutputField."""
     named: dict[str, Column] = {}
     for field in target_fields(element):
         name = field.get("name")
         owner = result.others.get(name, result if result.target.name in (name, None) else None)
-        if owner is not None and name not in columns:
+        if name in columns:
+            continue
+        if owner is not None:
             named[name] = owner.value
+        elif name in document.data_fields:  # a target of which no segment says anything
+            named[name] = constant(document.g, None, data_type(document.data_fields[name]))
     for name, column in columns.items():
         named.setdefault(name, column)
     if not named:

@@ -15,7 +15,7 @@ from sardonyx.importers.trees import alike_rows, leaf_rows, leaf_sums
 
 from .aggregates import MEANS, MEDIANS, SUMS, WEIGHTED, aggregate, treatment_of
 from .document import Element
-from .fields import has_treatment, local, mining_fields, nested_scope
+from .fields import has_treatment, local, mining_fields, nested_scope, target_fields
 from .graph import Column, Graph, constant, merge, missing
 from .predicates import PREDICATES, predicate, predicate_of
 from .refusal import Refusal
@@ -108,17 +108,36 @@ def chain(job: Job, segments: list[Element], method: str) -> Result:
             scope.put(name, column)
             exports[name] = column
         _keep(job, results, segment, truth, part)
-        for other in (part, *part.others.values()):
-            if other.target.name is not None:
-                others[other.target.name] = other
-        before = void(job.g, part) if result is None else result
+        _targets(job.g, others, part, truth, method)
+        is_alike = result is not None and result.value.is_text == part.value.is_text
+        before = result if is_alike and result is not None else void(job.g, part)
         result = part if truth is None else either(job.g, truth, part, before)
     assert result is not None
     result = replace(result, decided=_somewhere(job.g, truths))
     if method == "modelChain":
+        if len(target_fields(job.element)) < 2:
+            others = {}
+        elif job.element.child("Targets") is not None:
+            raise job.refuse("Targets of a chain with several targets are not supported")
         # The outputs of the last segment are those of the chain.
-        return replace(result, segments=results, others={}, exports=result.exports)
+        return replace(result, segments=results, others=others, exports=result.exports)
     return replace(result, segments=results, others=others, exports=exports)
+
+
+def _targets(
+    g: Graph, others: dict[str, Result], part: Result, truth: ir.Value | None, method: str
+) -> None:
+    """Note what a segment says of its targets, where it takes part.
+
+    A plain chain has the targets of the last segment that takes part, and no others.
+    """
+    parts = {p.target.name: p for p in (part, *part.others.values()) if p.target.name is not None}
+    for name, one in parts.items():
+        before = others.get(name) or void(g, one)
+        others[name] = one if truth is None else either(g, truth, one, before)
+    for name in others.keys() - parts.keys() if method == "modelChain" else ():
+        nothing = void(g, others[name])
+        others[name] = nothing if truth is None else either(g, truth, nothing, others[name])
 
 
 def segment_truth(scope: Scope, segment: Element) -> ir.Value | None:

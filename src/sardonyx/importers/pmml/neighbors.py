@@ -1,4 +1,7 @@
-"""NearestNeighborModel: the training rows that are nearest, and what they say together."""
+"""NearestNeighborModel: the training rows that are nearest, and what they say together.
+
+Training rows that are not transformed go through the document's own transformations on import.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from .results import (
     number,
     winner,
 )
+from .training_rows import derive
 
 
 @model("NearestNeighborModel")
@@ -35,12 +39,12 @@ def nearest_neighbor_model(job: Job) -> Result:
     if measure is None or inputs is None:
         raise job.refuse("the measure or the inputs are missing")
     rows, columns_of = _instances(job)
+    items = inputs.all("KNNInput")
+    derive(job, rows, columns_of, [i for i in items if i.get("field") not in columns_of])
     axes = []
-    for item in inputs.all("KNNInput"):
+    for item in items:
         name = item.get("field")
         column = job.scope.column(name, item)
-        if name not in columns_of:
-            raise Refusal(item, f"the training rows have no field {name!r}")
         cells = [row.get(columns_of[name]) for row in rows]
         points = np.array([_point(job, item, column, cell) for cell in cells])
         axes.append(axis_of(measure, item, column, _treated(job, name, points)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class Target:
     optype: str = "continuous"
     categories: list[Literal] = field(default_factory=list)
     labels: dict[Literal, str] = field(default_factory=dict)
+    is_class: bool = False  # of a model that classifies
 
 
 @dataclass
@@ -117,12 +118,15 @@ def model(tag: str) -> Callable[[Builder], Builder]:
 def target_of(document: Document, element: Element, around: Target | None = None) -> Target:
     """The target that a model element declares, or the one of the model around it."""
     fields = target_fields(element)
-    if not fields:
-        if around is not None:
-            is_number = element.get("functionName") == "regression"
-            return Target(None, "double") if is_number else around
-        return Target(None)
-    return named_target(document, element, fields[0], around)
+    function = element.get("functionName")
+    if fields:
+        target = named_target(document, element, fields[0], around)
+        return replace(target, is_class=function == "classification")
+    if function == "classification":
+        if around is not None and around.is_class:
+            return around
+        return Target(None, "string", "categorical", is_class=True)
+    return Target(None) if around is None or function == "regression" else around
 
 
 def named_target(
