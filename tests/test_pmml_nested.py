@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
+import pandas
 import pytest
 
 import sardonyx as sx
@@ -202,3 +204,34 @@ def test_the_version_may_be_in_the_name_space_alone() -> None:
         b'<PMML version="4.4"', b'<PMML xmlns="http://www.dmg.org/PMML-4_2"'
     )
     same(run(source, x=[0.0])["y"], [1.0])
+
+
+def test_residuals_of_what_was_observed() -> None:
+    """Observed less predicted, for frames with the column of the target; without it, missing."""
+    fields = "".join(
+        f'<OutputField name="{name}" feature="{feature}"{settings}/>'
+        for name, feature, settings in (
+            ("p", "probability", ' value="yes"'),
+            ("r_yes", "residual", ' value="yes"'),
+            ("r", "residual", ""),
+        )
+    )
+    model = f"""<RegressionModel functionName="classification" normalizationMethod="logit">
+    {schema("x")}<Output>{fields}</Output><RegressionTable targetCategory="yes" intercept="1">
+    <NumericPredictor name="x" coefficient="-1"/></RegressionTable>
+    <RegressionTable targetCategory="no" intercept="0"/></RegressionModel>"""
+    source = document(model, X + CLASS)
+    out = run(source, x=[0.0, 0.0, 3.0, 0.0], actual_y=["yes", "no", "no", ""])
+    yes, no = 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-2))
+    same(out["p"], [yes, yes, 1 - no, yes])
+    same(out["r_yes"], [1 - yes, -yes, no - 1, NAN])
+    same(out["r"], [1 - yes, -yes, 1 - no, NAN])
+    frame = pandas.DataFrame({"x": [0.0, 3.0], "y": ["no", "no"]})
+    feeds = sx.from_pmml(source).feeds(frame)
+    assert feeds["actual_y"].tolist() == ["no", "no"]
+    assert sx.from_pmml(source).feeds(frame[["x"]])["actual_y"].tolist() == ["", ""]
+    table = '<RegressionTable intercept="1"><NumericPredictor name="x" coefficient="2"/>'
+    numbers = f"""<RegressionModel functionName="regression">{schema("x")}<Output>
+    <OutputField name="r" feature="residual"/></Output>{table}</RegressionTable>
+    </RegressionModel>"""
+    same(run(document(numbers), x=[1.0, 1.0], actual_y=[5.0, NAN])["r"], [2.0, NAN])

@@ -10,7 +10,8 @@ need no stored schema: the inputs say the names and the types.
 
 An empty text is fed as metadata["empty_string"], where the empty text stands for missing values.
 Where metadata["missing_kinds"] says that a column's missing texts are None, or NaN, the other of
-the two is a text that is no category.
+the two is a text that is no category. metadata["input_columns"] has the columns of inputs that are
+named otherwise.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ def feeds(inputs: Sequence[ir.Value], metadata: Mapping[str, str], frame: Any) -
     """
     arrays, problems = {}, []
     absent = metadata.get("source", "").startswith("PMML")
+    columns = json.loads(metadata.get("input_columns", "{}"))
     for value in inputs:
         name = value.name or ""
+        column_name = columns.get(name, name)
         try:
-            if name in frame.columns:
-                cells = np.asarray(frame[name], object).tolist()
+            if column_name in frame.columns:
+                cells = np.asarray(frame[column_name], object).tolist()
             elif absent:
                 cells = [None] * len(frame)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -183,6 +184,8 @@ def _assembled(
     names = {value.name for value in inputs}
     unique = {name if name not in names else f"{name}_1": v for name, v in outputs.items()}
     metadata = {"missing_string": MISSING_TEXT, "source": f"PMML {document.root.get('version')}"}
+    if document.columns:
+        metadata["input_columns"] = json.dumps(document.columns)
     model = assemble(g, inputs, unique, element.get("modelName") or element.tag, metadata)
     _settle_stages(model)
     for value in model.graph.outputs:

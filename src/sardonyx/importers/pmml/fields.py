@@ -51,6 +51,23 @@ def input_column(document: Document, element: Element) -> tuple[Column, ir.Value
     return Column(codes, dtype, text=value, optype=element.get("optype")), value
 
 
+def actual_column(document: Document, element: Element, name: str | None) -> Column:
+    """What was observed of a target: an input beside the prediction, which has the field's name."""
+    data = document.data_fields.get(name)
+    if data is None:
+        raise Refusal(element, f"field {name!r} is not in the DataDictionary")
+    key = f"actual_{name}"
+    while key in document.data_fields:
+        key = f"actual_{key}"
+    renamed = Element(data.tag, {**data.attributes, "name": key}, data.line)
+    renamed.children = data.children
+    document.g.reserve({key})
+    column, value = input_column(document, renamed)
+    document.inputs.append(value)
+    document.columns[key] = str(name)
+    return column
+
+
 def declared(g: Graph, element: Element, column: Column, kind: str) -> list[float]:
     """The Values of a field with one property, as the column holds them."""
     out = []
@@ -208,7 +225,7 @@ def _missing_values(g: Graph, mining: Element, column: Column) -> Column:
 def top_scope(document: Document, model: Element) -> tuple[Scope, list[ir.Value]]:
     """The scope of the outermost model: its inputs after treatment, and all transformations."""
     scope = Scope(document)
-    inputs: list[ir.Value] = []
+    inputs = document.inputs
     derived = {
         element.get("name")
         for holder in (document.root.child("TransformationDictionary"), local(model))

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from .document import Element
 from .expressions import EXPRESSIONS, cast, derived_field
+from .fields import actual_column
 from .graph import Column, Graph, constant
 from .literals import java_text
 from .refusal import Refusal
@@ -174,6 +175,28 @@ def standard_deviation(job: Job, scope: Scope, element: Element, result: Result)
     return Column(result.deviation, "double")
 
 
+def residual(job: Job, scope: Scope, element: Element, result: Result) -> Column:
+    """What was observed less what was predicted; of a category, less its probability."""
+    g, name = job.g, element.get("targetField") or job.target.name
+    if job.scope.parent is not None:
+        raise Refusal(element, "the residual of a model inside another is not supported")
+    if name not in job.actual:
+        job.actual[name] = actual_column(job.document, element, name)
+    actual = job.actual[name]
+    if not job.is_classification:
+        return Column(g.Sub(actual.numbers, result.value.numbers), "double")
+    chance = probability(job, scope, element, result).numbers
+    expected, text = result.value.numbers, element.get("value")
+    if text is not None:
+        category = _category(result, element, text)
+        if category is None:
+            raise Refusal(element, f"the model has no category {text!r}")
+        expected = g.number(number(g, category))
+    is_unknown = g.Or(g.IsNaN(actual.numbers), g.IsNaN(result.value.numbers))
+    hit = g.Where(g.Equal(actual.numbers, expected), g.number(1.0), g.number(0.0))
+    return Column(g.Where(is_unknown, g.number(float("nan")), g.Sub(hit, chance)), "double")
+
+
 FEATURES: dict[str, Callable[[Job, Scope, Element, Result], Column]] = {
     "predictedValue": predicted_value,
     "predictedDisplayValue": predicted_display_value,
@@ -188,4 +211,5 @@ FEATURES: dict[str, Callable[[Job, Scope, Element, Result], Column]] = {
     "clusterId": entity_id,
     "reasonCode": reason_code,
     "standardDeviation": standard_deviation,
+    "residual": residual,
 }

@@ -76,6 +76,7 @@ class Job:
     scope: Scope
     element: Element
     target: Target
+    actual: dict[str | None, Column] = field(default_factory=dict)  # observed targets
 
     @property
     def g(self) -> Graph:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
+
 from .document import Element
 from .graph import Column, Graph
 from .refusal import Refusal, Refusals
@@ -25,6 +27,8 @@ class Document:
     refusals: Refusals
     data_fields: dict[str, Element] = field(default_factory=dict)
     functions: dict[str, Element] = field(default_factory=dict)
+    inputs: list[ir.Value] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)  # of inputs with names of their own
     calls: list[str] = field(default_factory=list)
     evaluations: int = 0  # of Apply elements, one for each call of the function that holds it
 
