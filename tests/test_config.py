@@ -34,6 +34,7 @@ class_weight = [1.0, 2.0, 3.0]
 [optimizer]
 name = "adam"
 lr = 1e-2
+momentum_schedule = {name = "cosine", steps = 50, end = 0.9}
 [optimizer.schedule]
 name = "linear_warmup"
 steps = 10
@@ -58,6 +59,7 @@ optimizer:
   name: adam
   lr: 1.0e-2
   schedule: {name: linear_warmup, steps: 10, after: {name: cosine, steps: 100}}
+  momentum_schedule: {name: cosine, steps: 50, end: 0.9}
 groups: {"*.bias": {lr: 1.0e-3}}
 initialize: {"fc1.*": xavier, "fc0.*": {kind: normal, scale: 0.1}}
 """
@@ -65,10 +67,11 @@ initialize: {"fc1.*": xavier, "fc0.*": {kind: normal, scale: 0.1}}
 
 def by_hand() -> Model:
     warm = sx.schedule.linear_warmup(10, sx.schedule.cosine(100))
+    cycled = sx.schedule.cosine(50, end=0.9)
     return sx.trainable(
         mlp(),
         sx.loss.cross_entropy(weight=[1.0, 2.0, 3.0], label_smoothing=0.1),
-        sx.optim.adam(1e-2, schedule=warm),
+        sx.optim.adam(1e-2, schedule=warm, momentum_schedule=cycled),
         ["fc*"],
         freeze="fc0.bias",
         groups={"*.bias": {"lr": 1e-3}},

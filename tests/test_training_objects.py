@@ -139,6 +139,38 @@ def test_an_imported_training_goes_back_to_torch() -> None:
     np.testing.assert_allclose(losses, expected, rtol=2e-6)
 
 
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_a_scheduler_that_cycles_the_momentum_goes_back_to_torch(kind: str) -> None:
+    """With a group that was added later, whose updates and schedule stand elsewhere."""
+    torch = pytest.importorskip("torch")
+    net, loss, _, _ = of_torch_network()
+    momentum = {} if kind == "AdamW" else {"momentum": 0.8, "nesterov": True}
+    optimizer = getattr(torch.optim, kind)(net[0].parameters(), 1e-2, **momentum)
+    later = getattr(torch.optim, kind)(
+        list(net[1].parameters()) + list(net[3].parameters()), 0.02, **momentum
+    )
+    cycled = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=40)
+    for i in range(BEFORE):
+        step_of_torch((net, loss, optimizer, cycled), i)
+    optimizer.add_param_group({"params": later.param_groups[0]["params"]})
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.02, 0.01], total_steps=60)
+    model = sx.from_torch(
+        net, torch.from_numpy(XS[0]), loss=loss, labels=torch.from_numpy(YS[0]),
+        optimizer=optimizer, scheduler=scheduler,
+    )  # fmt: skip
+    parts = (net, loss, optimizer, scheduler)
+    expected = [step_of_torch(parts, i) for i in range(BEFORE, len(XS))]
+    rep = sx.prepare_training(model, threads=1)
+    name = rep.step_inputs[0].name
+    losses = [float(rep.step({name: XS[i], "label": YS[i]})["loss"]) for i in range(5, 10)]
+    again = sx.to_torch(rep.to_model(), training=True)
+    assert "momenta" not in again[3].state_dict()
+    losses += [step_of_torch(again, i) for i in range(10, 20)]
+    rep = sx.prepare_training(sx.with_weights(model, again[0], optimizer=again[2]), threads=1)
+    losses += [float(rep.step({name: XS[i], "label": YS[i]})["loss"]) for i in range(20, 30)]
+    np.testing.assert_allclose(losses, expected, rtol=2e-6)
+
+
 def test_an_imported_loss_goes_to_jax() -> None:
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     pytest.importorskip("optax")

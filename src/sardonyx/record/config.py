@@ -211,9 +211,15 @@ def _optimizer(setting: Any, problems: _Problems) -> optim.Optimizer | None:
     if name not in optim.MAKERS:
         problems.unknown("optimizer", [name], list(optim.MAKERS))
         return None
-    if "schedule" in table:
-        table["schedule"] = _schedule(table["schedule"], "optimizer.schedule", problems)
+    _schedules(table, "optimizer", problems)
     return _make(optim.MAKERS[name], table, "optimizer", ("name",), problems)
+
+
+def _schedules(table: dict[str, Any], where: str, problems: _Problems) -> None:
+    """Make the schedules among the settings of an optimizer."""
+    for key in ("schedule", "momentum_schedule"):
+        if key in table:
+            table[key] = _schedule(table[key], f"{where}.{key}", problems)
 
 
 def _schedule(setting: Any, where: str, problems: _Problems) -> schedule.Schedule | None:
@@ -246,8 +252,7 @@ def _groups(settings: Mapping[str, Any], problems: _Problems) -> None:
         elif parameters is not None:
             allowed = [*parameters, "parameters", "offset"]
             problems.unknown(where, [k for k in group if k not in allowed], allowed)
-            if "schedule" in group:
-                group["schedule"] = _schedule(group["schedule"], f"{where}.schedule", problems)
+            _schedules(group, where, problems)
 
 
 def _initializer(pattern: str, setting: Any, problems: _Problems) -> Initializer | None:

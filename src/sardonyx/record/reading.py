@@ -134,8 +134,11 @@ def refuse(reading: Reading, framework: str, names: Sequence[str]) -> None:
     rows = [
         [quote(name), repr(reading.settings[name])] for name in names if reading.settings.get(name)
     ]
-    if any(group.settings.get("momentum_schedule") for group in reading.groups):
-        rows.append(['"momentum_schedule"', "a momentum that changes"])
+    rows += [
+        [quote(name), "in the optimizer"]
+        for name in names
+        if any(group.settings.get(name) for group in reading.groups)
+    ]
     if rows:
         raise ArgumentError(
             f"settings of this record have no counterpart in {framework}'s objects",

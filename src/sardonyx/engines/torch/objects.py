@@ -6,7 +6,7 @@ stands; `with_weights(model, module, optimizer=optimizer)` takes weights and sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.engines.native import SWITCHED, Switch, native
@@ -24,7 +24,7 @@ from sardonyx.record.reading import (
     read_record,
     refuse,
 )
-from sardonyx.record.schedule import factor_at
+from sardonyx.record.schedule import Schedule, factor_at
 from sardonyx.record.torch_state import RULES, UPDATES, Rule
 
 NOT_HELD = ("accumulate", "ema", "l1", "l2")  # they belong to a loop, or to no object of torch
@@ -37,10 +37,7 @@ def training_objects(model: Model, share: bool | None, fallback: str) -> tuple[A
     class_name(reading.optimizer)
     module = _module(reading, share, fallback)
     optimizer = _optimizer(reading, module)
-    factors = [_factor(group) for group in reading.groups]
-    done = max(group.updates for group in reading.groups)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors, last_epoch=done - 1)
-    return module, loss_of(reading), optimizer, scheduler
+    return module, loss_of(reading), optimizer, _scheduler(reading, optimizer)
 
 
 def _module(reading: Reading, share: bool | None, fallback: str) -> OnnxModule:
@@ -176,6 +173,7 @@ def slots_for_torch(rule: Rule, name: str, group: Group, reading: Reading) -> di
     if not group.updates:
         return {}
     settings = keywords(reading.optimizer, group.settings)
+    settings["cycled"] = group.settings.get("momentum_schedule") is not None
     state = {}
     for slot, (theirs, divisor) in rule.slots.items():
         array = reading.state.get(f"{name}/{slot}")
@@ -214,6 +212,56 @@ def _count(optimizer: torch.optim.Optimizer, reading: Reading) -> None:
     optimizer.register_step_post_hook(count)
 
 
-def _factor(group: Group) -> Callable[[int], float]:
-    """The factor of the rate by the number of updates, for LambdaLR."""
-    return lambda updates: float(factor_at(group.schedule, updates))
+# -- the scheduler ----------------------------------------------------------------------------
+
+
+class ScheduleOfRateAndMomentum(torch.optim.lr_scheduler.LambdaLR):
+    """LambdaLR that also sets the momentum, or the first of the betas, as OneCycleLR does."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        factors: Sequence[Callable[[int], float]],
+        momenta: Sequence[Callable[[int], float] | None],
+        last_epoch: int,
+    ):
+        self.momenta = momenta
+        super().__init__(optimizer, list(factors), last_epoch=last_epoch)
+
+    def step(self, epoch: int | None = None) -> None:
+        super().step(epoch)
+        for group, momentum in zip(self.optimizer.param_groups, self.momenta, strict=True):
+            if momentum is None:
+                continue
+            now = momentum(self.last_epoch)
+            if "betas" in group:
+                group["betas"] = (now, group["betas"][1])
+            else:
+                group["momentum"] = now
+
+    def state_dict(self) -> dict[str, Any]:
+        """Without the functions, as LambdaLR has it."""
+        return {k: v for k, v in super().state_dict().items() if k != "momenta"}
+
+
+def _scheduler(reading: Reading, optimizer: torch.optim.Optimizer) -> Any:
+    """The schedules of all groups, from where the record stands."""
+    done = max(group.updates for group in reading.groups)
+    factors = [_changing(group.schedule, group.updates - done, 1.0) for group in reading.groups]
+    momenta = [
+        None if schedule is None else _changing(schedule, group.updates - done, _momentum(group))
+        for group in reading.groups
+        for schedule in [group.settings.get("momentum_schedule")]
+    ]
+    if not any(momenta):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factors, last_epoch=done - 1)
+    return ScheduleOfRateAndMomentum(optimizer, factors, momenta, done - 1)
+
+
+def _changing(schedule: Schedule | None, offset: int, base: float) -> Callable[[int], float]:
+    """A setting by the number of updates; `offset` more of them were made in this group."""
+    return lambda updates: base * float(factor_at(schedule, updates + offset))
+
+
+def _momentum(group: Group) -> float:
+    return float(group.settings["b1" if "b1" in group.settings else "momentum"])

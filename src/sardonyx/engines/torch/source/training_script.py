@@ -85,8 +85,8 @@ if __name__ == "__main__":
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--no-shuffle", action="store_true")
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    train(given.data, given.epochs, given.batch_size, not given.no_shuffle, given.device)
+    args = parser.parse_args()
+    train(args.data, args.epochs, args.batch_size, not args.no_shuffle, args.device)
 '''
 
 
@@ -95,7 +95,7 @@ def training_script(reading: Reading, state: Mapping[str, Tensor]) -> str:
 
     state -- the tensors of the generated module by their keys
     """
-    refuse(reading, "torch", NOT_HELD)
+    refuse(reading, "torch", (*NOT_HELD, "momentum_schedule"))
     inputs = [v.name or "" for v in reading.model.inputs]
     loss = _loss(reading)
     prediction, label = _comparison(reading, len(inputs))
