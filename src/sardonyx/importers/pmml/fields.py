@@ -53,7 +53,7 @@ def input_column(document: Document, element: Element) -> tuple[Column, ir.Value
 
 def actual_column(document: Document, element: Element, name: str | None) -> Column:
     """What was observed of a target: an input beside the prediction, which has the field's name."""
-    data = document.data_fields.get(name)
+    data = document.data_fields.get(name or "")
     if data is None:
         raise Refusal(element, f"field {name!r} is not in the DataDictionary")
     key = f"actual_{name}"
