@@ -61,6 +61,7 @@ SETTINGS = [
     {"penalty": None, "fit_intercept": False}, {"loss": "huber", "penalty": "l1", "alpha": 0.01},
     {"loss": "squared_error", "class_weight": {0: 2.0, 1: 0.5, 2: 1.5}, "alpha": 0.1},
     {"loss": "log_loss", "class_weight": {0: 2.0, 1: 0.5, 2: 1.5}, "penalty": "elasticnet"},
+    {"alpha": 20.0}, {"alpha": 2.0, "learning_rate": "constant", "eta0": 2.0},
 ]  # fmt: skip
 
 
@@ -114,6 +115,28 @@ def test_perceptron_goes_on() -> None:
         rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
         estimator.partial_fit(x[i : i + 1], y[i : i + 1])
     same(weights(rep)["coef"], estimator.coef_)
+
+
+@pytest.mark.parametrize("loss", ["perceptron", "hinge"])
+def test_scores_on_the_very_margin_move(loss) -> None:
+    """Of whole numbers, scores are often exactly 0 or 1."""
+    from sklearn.linear_model import SGDClassifier
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (60, 3)).astype(float)
+    y = np.arange(60) % 2
+    estimator = SGDClassifier(loss=loss, penalty=None, learning_rate="constant", eta0=1.0)
+    estimator.partial_fit(x[:4], y[:4], classes=[0, 1])
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    edge, on_edge = {"perceptron": 0.0, "hinge": 1.0}[loss], 0
+    for i in range(4, 4 + STEPS):
+        margin = estimator.decision_function(x[i : i + 1])[0] * (1 if y[i] else -1)
+        on_edge += bool(margin == edge)
+        rep.step({"X": x[i : i + 1], "target": y[i : i + 1]})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    assert on_edge
+    same(weights(rep)["coef"], estimator.coef_)
+    same(weights(rep)["intercept"], estimator.intercept_)
 
 
 @pytest.mark.parametrize("kind", ["number", "numbers", "binary", "classes", "labels"])

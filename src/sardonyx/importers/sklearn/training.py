@@ -59,14 +59,19 @@ def _signs(op: Builder, scores: ir.Value, label: ir.Value) -> ir.Value:
 
 
 MARGINS: dict[str, Callable[[Builder, ir.Value], ir.Value]] = {
-    "hinge": lambda op, z: op.Relu(op.Sub(F(1), z)),
-    "perceptron": lambda op, z: op.Relu(op.Neg(z)),
+    "hinge": lambda op, z: _below(op, z, 1.0),
+    "perceptron": lambda op, z: _below(op, z, 0.0),
     "squared_hinge": lambda op, z: _limited_square(op, op.Relu(op.Sub(F(1), z))),
     "log_loss": lambda op, z: softplus(op, op.Neg(z)),
     "modified_huber": lambda op, z: op.Where(
         op.GreaterOrEqual(z, F(-1)), _square(op, op.Relu(op.Sub(F(1), z))), op.Mul(z, F(-4))
     ),
 }
+
+
+def _below(op: Builder, z: ir.Value, limit: float) -> ir.Value:
+    """How far z is below a limit; on it, the slope is that below, as SGD estimators have it."""
+    return op.Where(op.LessOrEqual(z, F(limit)), op.Sub(F(limit), z), F(0))
 
 
 def _square(op: Builder, x: ir.Value) -> ir.Value:
@@ -168,14 +173,13 @@ def _is_weight(p: Parameter) -> bool:
     return p.name.startswith("coef")
 
 
-def _penalty(alpha: float, shared: bool = False) -> optim.Update:
-    """Add the gradient of half the squared weights times `alpha`, `shared` among the rows."""
+def _penalty(alpha: float) -> optim.Update:
+    """Add the gradient of half the squared weights times `alpha`, shared among the rows."""
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
+        rows = step.op.Gather(step.op.Shape(step.builder.inputs[TARGET]), 0)
         factor = step.hyper("weight_decay", alpha)
-        if shared:
-            rows = step.op.Gather(step.op.Shape(step.builder.inputs[TARGET]), 0)
-            factor = step.op.Div(factor, step.op.cast(rows, ir.DataType.DOUBLE))
+        factor = step.op.Div(factor, step.op.cast(rows, ir.DataType.DOUBLE))
         for p in parameters:
             if _is_weight(p):
                 p.update = step.op.Add(p.update, step.op.Mul(p.value, step.like(factor, p)))
@@ -183,13 +187,21 @@ def _penalty(alpha: float, shared: bool = False) -> optim.Update:
     return update
 
 
-def _descent(lr: float, schedule: Schedule | None, absolute: float = 0.0) -> optim.Update:
-    """A step down the gradient; `absolute` times the rate then brings weights closer to zero."""
+def _descent(
+    lr: float, schedule: Schedule | None, squared: float = 0.0, absolute: float = 0.0
+) -> optim.Update:
+    """A step down the gradient; before it, `squared` times the rate scales weights down, to zero at
+    most, and behind it `absolute` times the rate brings them closer to zero."""
 
     def update(step: UpdateContext, parameters: list[Parameter]) -> None:
         op, now = step.op, rate(step, lr, schedule)
+        decay = step.hyper("weight_decay", squared) if squared else None
         for p in parameters:
-            p.final = op.Sub(p.value, op.Mul(p.update, step.like(now, p)))
+            value = p.value
+            if decay is not None and _is_weight(p):
+                taken = op.Mul(step.like(now, p), step.like(decay, p))
+                value = op.Mul(value, op.Relu(op.Sub(F(1), taken)))
+            p.final = op.Sub(value, op.Mul(p.update, step.like(now, p)))
             if absolute and _is_weight(p):
                 least = op.Mul(step.like(now, p), F(absolute))
                 p.final = op.Mul(op.Sign(p.final), op.Relu(op.Sub(op.Abs(p.final), least)))
@@ -250,9 +262,8 @@ def _sgd(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
         return None
     alpha = float(estimator.alpha) if penalty is not None else 0.0
     share = {"l1": 1.0, "elasticnet": float(estimator.l1_ratio or 0.0)}.get(penalty or "", 0.0)
-    updates = [_penalty(alpha * (1 - share))] if alpha and share < 1 else []
-    step = _descent(*rates, absolute=alpha * share)
-    return _loss(estimator, kind), _named(optim.chain(*updates, step), "sgd")
+    step = _descent(*rates, squared=alpha * (1 - share), absolute=alpha * share)
+    return _loss(estimator, kind), _named(optim.chain(step), "sgd")
 
 
 def _sgd_rate(estimator: Any, kind: str) -> tuple[float, Schedule | None] | None:
@@ -311,7 +322,7 @@ def _mlp(estimator: Any) -> tuple[Loss, optim.Optimizer] | None:
         step = _momentum(lr, estimator.momentum, estimator.nesterovs_momentum, state)
     else:
         return None
-    optimizer = optim.chain(_penalty(float(estimator.alpha), shared=True), step)
+    optimizer = optim.chain(_penalty(float(estimator.alpha)), step)
     loss = _mlp_loss(estimator)
     return None if loss is None else (loss, _named(optimizer, estimator.solver))
 
