@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -293,3 +294,50 @@ def test_what_a_command_reads_is_not_replaced(
     said = capsys.readouterr().err
     assert " itself" in said or "is written to an .onnx file" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-o", "o.onnx", "--trained", "o.onnx", "--epochs", "1"),
+        ("-o", "o.onnx", "--trained", "./o.onnx", "--epochs", "1"),
+        ("-o", "o.onnx", "--trained", "t.onnx"),
+    ],
+)
+def test_a_file_that_would_not_be_written_is_refused(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sardonyx.save(mlp(), "m.onnx")
+    np.savez("d.npz", x=np.zeros((9, 6), np.float32), label=np.zeros(9, np.int64))
+    with pytest.raises(SystemExit) as done:
+        cli.main(["quantize", "m.onnx", "d.npz", *options])
+    assert done.value.code == 2
+    assert not list(tmp_path.glob("[ot].onnx"))
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (("train", "-o", "o.onnx", "--lora", "2"), "o.onnx"),
+        (("quantize", "-o", "o.onnx", "--trained", "t.onnx"), "t.onnx"),
+    ],
+    ids=["adapters", "integers"],
+)
+def test_an_edited_model_is_trained_as_its_record_says(
+    command: tuple[str, ...], result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss and its optimizer, where an option does not replace them."""
+    monkeypatch.chdir(tmp_path)
+    optimizer = sardonyx.optim.sgd(0.25, momentum=0.5)
+    sardonyx.save(sardonyx.trainable(mlp(), "huber", optimizer, accumulate=2), "m.onnx")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 6)).astype(np.float32)
+    np.savez("d.npz", x=x, label=np.abs(x[:, :3]))
+    name, *options = command
+    with contextlib.suppress(SystemExit):
+        cli.main([name, "m.onnx", "d.npz", *options, "--epochs", "1", "--lr", "0.125", "-q"])
+    chosen = {choice.what: choice.value for choice in sardonyx.choices(result)}
+    assert chosen["loss"] == "huber" and "0.125" in chosen["optimizer"]
+    assert "momentum 0.5" in chosen["optimizer"] and "sgd" in chosen["optimizer"]
+    assert "one update in 2 steps" in chosen["optimizer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,16 @@ BY_CONSENT = ("model", "output")
 
 
 def refuse_replacing_inputs(parameters: Mapping[str, Any]) -> None:
-    """Refuse an output that is one of the files that the other arguments name."""
+    """Refuse an output that is one of the files that the other arguments name, or two outputs that
+    are one file.
+    """
+    named = {option: Path(parameters[option]) for option in OUTPUTS if parameters.get(option)}
+    for (first, path), (second, other) in combinations(named.items(), 2):
+        if path.absolute() == other.absolute():
+            raise ArgumentError(
+                f"--{first} and --{second} name one file, {quote(path.name)}",
+                hint=f"choose another file for --{second}",
+            )
     for option in OUTPUTS:
         output = parameters.get(option)
         if not output or not Path(output).is_file():

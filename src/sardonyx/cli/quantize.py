@@ -10,6 +10,7 @@ import typer
 
 from sardonyx.cli import data_options as options
 from sardonyx.cli import train as training
+from sardonyx.errors import ArgumentError
 
 
 def quantize(
@@ -54,13 +55,19 @@ def quantize(
     from sardonyx.quantize.aware import quantize_aware
     from sardonyx.quantize.integers import to_integers
     from sardonyx.quantize.report import compared, left_as_floats
+    from sardonyx.record.describe import descriptions
+    from sardonyx.record.override import of_record
     from sardonyx.save import save
     from sardonyx.train.loop import train
     from sardonyx.train.setup import refuse_overwriting
 
     how = training.choices(loss, prediction, class_axis, optimizer, lr, None, None, config)
     refuse_overwriting(model, output)
+    if trained is not None and not epochs:
+        raise ArgumentError("--trained keeps a model that was trained", hint="--epochs trains it")
     source = load(model).copy()
+    if epochs or all("arguments" in d for d in descriptions(source)):
+        how = of_record(source, how)
     source.records = []
     rounded = quantize_aware(
         source,

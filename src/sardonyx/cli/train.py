@@ -177,7 +177,9 @@ def train(
     edited: Any = model
     if not (resume and output.exists()):  # a run that is continued has been edited already
         edited = model if replace_head is None else _with_head(model, replace_head, quiet)
-        edited = edited if adapters is None else _with_adapters(edited, **adapters)
+        if adapters is not None:
+            edited, how = _with_adapters(edited, how, **adapters)
+            seed = how.pop("seed", None) if seed is None else seed
     run = run_training(
         edited,
         data,
@@ -260,14 +262,19 @@ def _adapters(rank: int | None, alpha: float | None, targets: str | None) -> dic
     return None if rank is None else {"rank": rank, **settings}
 
 
-def _with_adapters(source: Any, **settings: Any) -> Any:
-    """The model with adapters, without a record: that of its weights."""
+def _with_adapters(source: Any, how: dict[str, Any], **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """The model with adapters, and how they are trained: as its record says, but for what it says
+    of the weights.
+    """
     from sardonyx.edit.lora import lora
     from sardonyx.model import load
+    from sardonyx.record.override import of_record
 
     model = load(source).copy()
+    of_weights = {"train", "freeze", "groups", "initialize"} - how.keys()
+    how = {k: v for k, v in of_record(model, how).items() if k not in of_weights}
     model.records = []
-    return lora(model, **settings)
+    return lora(model, **settings), how
 
 
 def _with_head(path: Path, classes: int, quiet: bool) -> Any:

@@ -25,12 +25,7 @@ DROP = "model.records.clear() drops the record and keeps the weights"
 
 def override(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, Rows]:
     """The model with its record changed by `arguments`, and a row for every change."""
-    if len(model.records) > 1:
-        raise ArgumentError(
-            f"the file carries {len(model.records)} training records; these options describe one",
-            [[f"option {quote(k)}"] for k in arguments],
-            hint=f"train it as it is, or make new records: {DROP}",
-        )
+    _refuse_several(model, arguments)
     (record,), (description,) = model.records, descriptions(model)
     before = description.get("arguments")
     expanded = _expanded(arguments)
@@ -46,6 +41,26 @@ def override(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, Rows]:
         return model, []
     _keep_reasons(changed, description, after)
     return changed, [*rows, *_take_state(model, record, changed)]
+
+
+def of_record(model: Model, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `trainable` for a graph that is edited and needs another record: those of
+    the record that the model carries, replaced by those passed.
+    """
+    if not model.records:
+        return dict(arguments)
+    _refuse_several(model, arguments)
+    (description,) = descriptions(model)
+    return _merged(description.get("arguments"), _expanded(arguments))
+
+
+def _refuse_several(model: Model, arguments: Mapping[str, Any]) -> None:
+    if len(model.records) > 1:
+        raise ArgumentError(
+            f"the file carries {len(model.records)} training records; these options describe one",
+            [[f"option {quote(k)}"] for k in arguments],
+            hint=f"train it as it is, or make new records: {DROP}",
+        )
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rows:
