@@ -222,7 +222,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def exported(module: nn.Module, x: Any, newer: bool) -> sx.Model:
+def exported(module: nn.Module, x: Any, newer: bool, **settings: Any) -> sx.Model:
     module.eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -232,7 +232,7 @@ def exported(module: nn.Module, x: Any, newer: bool) -> sx.Model:
             return sx.load(program.model_proto)
         file = io.BytesIO()
         torch.onnx.export(module, (x,), file, dynamo=False, dynamic_axes={"x": {0: "batch"}},
-                          input_names=["x"])  # fmt: skip
+                          input_names=["x"], **settings)  # fmt: skip
     return sx.load(onnx.load_from_string(file.getvalue()))
 
 
@@ -516,3 +516,18 @@ def test_a_batch_that_is_as_large_as_the_channels() -> None:
         expected.backward()
         optimizer.step()
         np.testing.assert_allclose(loss, expected.item(), rtol=1e-4)
+
+
+def test_an_image_that_is_enlarged_by_computed_scales() -> None:
+    torch.manual_seed(0)
+    enlarged = nn.Upsample(scale_factor=2, mode="bilinear")
+    module = image(enlarged, nn.Conv2d(4, 1, 1))()
+    x, labels = torch.randn(4, *IMAGE), torch.randn(4, 3)
+    model = exported(module, x, newer=False, do_constant_folding=False)
+    rep = prepare_training(sx.trainable(model, "mse", sx.optim.sgd(1.0)), threads=1)
+    before = rep.state()
+    rep.step({"x": x.numpy(), "label": labels.numpy()})
+    nn.functional.mse_loss(module(x), labels).backward()
+    for name, parameter in module.named_parameters():
+        change = before[name] - rep.state()[name]
+        np.testing.assert_allclose(change, parameter.grad, rtol=1e-3, atol=1e-5, err_msg=name)

@@ -50,7 +50,10 @@ class Nodes:
         return self.op.Max(self._value(a), b)
 
     def arange(self, start: Array, stop: Array) -> Array:
-        return self.op.Range(self._value(start), stop, 1.0)
+        # Range of INT64: onnxruntime 1.31 takes a size that was cast for an INT64 all the same, and
+        # refuses a Range of it beside numbers of another type.
+        ends = [self.op.cast(self._value(v), ir.DataType.INT64) for v in (start, stop)]
+        return self.op.cast(self.op.Range(*ends, 1), self.dtype)
 
     def expand_dims(self, x: Array, axis: int) -> Array:
         return self.op.Unsqueeze(x, [axis])
