@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,8 @@ class Direction:
 
     bias       -- of the inputs, (gates * hidden,)
     state_bias -- of the state; only a GRU computes with it alone, for others it is in `bias`
+    one_product -- whether a step multiplies the state by `r`, adds that to the row, and reads no
+                   other weight
     """
 
     w: Any
@@ -105,6 +107,7 @@ class Direction:
     peepholes: list[Any]
     acts: list[Callable[[Any], Any]]
     backwards: bool
+    one_product: bool
 
 
 def part_of(xp, x, d: int):
@@ -121,7 +124,8 @@ def direction_of(xp, op, d, w, r, b, p, acts, backwards) -> Direction:
         bias, state_bias = xp.split(part_of(xp, b, d), [rows, rows], 0)
         bias = bias if op == "GRU" else xp.add(bias, state_bias)
     peepholes = [] if p is None else xp.split(part_of(xp, p, d), [hidden] * 3, 0)
-    return Direction(own_w, own_r, bias, state_bias, peepholes, acts, backwards)
+    one_product = op != "GRU" and p is None
+    return Direction(own_w, own_r, bias, state_bias, peepholes, acts, backwards, one_product)
 
 
 def layer(xp, op, step, x, w, r, b, lengths, initial, p, attributes):
@@ -169,14 +173,17 @@ def fold(xp, weights: Direction, step, x, state, mask):
     if weights.backwards:
         rows = tuple(xp.flip(v, (0,)) for v in rows)
 
-    def advance(states, row):
-        new = step(xp, weights, row[0], *states)
+    def advance(r, states, row):
+        new = step(xp, replace(weights, r=r), row[0], *states)
         if mask is None:
             return new, (new[0],)
         next_states = tuple(xp.where(row[1], n, h) for n, h in zip(new, states))
         return next_states, (xp.where(row[1], new[0], xp.scalar(0, new[0])),)
 
-    last, (y,) = xp.scan(advance, state, rows, (xp.dtype(x),))
+    if mask is None and weights.one_product:
+        last, (y,) = xp.scan_product(advance, weights.r, state, rows, (xp.dtype(x),))
+    else:
+        last, (y,) = xp.scan(functools.partial(advance, weights.r), state, rows, (xp.dtype(x),))
     return last, xp.flip(y, (0,)) if weights.backwards else y
 
 

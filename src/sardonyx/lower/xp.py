@@ -31,6 +31,7 @@ take part in + - * //: never `int()` them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -205,6 +206,15 @@ class Arrays:
             state, new = step(state, row)
             columns.append(new)
         return state, tuple(self.stack(column, 0) for column in zip(*columns))
+
+    def scan_product(self, step, matrix, state, rows, dtypes):
+        """`scan` of a step(matrix, state, row) that multiplies the first state by a matrix and adds
+        this to the row, and reads the matrix nowhere else; it gives the new first state alone.
+
+        So the gradient of the matrix is that of a product of all first states, after the loop.
+        Everything else that has a gradient is in `state` and `rows`.
+        """
+        return self.scan(functools.partial(step, matrix), state, rows, dtypes)
 
     def computed_once(self, x):
         """`x`, computed once: compilers that recompute a value may round it differently."""

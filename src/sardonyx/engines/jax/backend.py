@@ -130,7 +130,8 @@ class TrainingRep(array_training.ArrayTrainingRep):
     def arrays(self) -> Arrays:
         # Nobody differentiates a step any further, which cuDNN's kernel would not allow.
         fused = self.precision == "bf16" and self.placement is None
-        return arrays(fused and platform_of(self.device) == "gpu" and has_cudnn_attention())
+        fused = fused and platform_of(self.device) == "gpu" and has_cudnn_attention()
+        return arrays(fused, once=True)
 
     def laid_out(self, model: NormalizedModel) -> NormalizedModel:
         """With channels last on CPUs; compilers for other devices choose a layout by themselves."""

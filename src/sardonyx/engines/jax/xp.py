@@ -90,10 +90,10 @@ class Jax(NumpyLike):
 
     name = "jax"
 
-    def __init__(self, fused_attention: bool = False) -> None:
+    def __init__(self, fused_attention: bool = False, once: bool = False) -> None:
         super().__init__(jnp)
         self.draws = 0
-        self.fused_attention = fused_attention
+        self.fused_attention, self.once = fused_attention, once
 
     # -- conversion
 
@@ -230,6 +230,27 @@ class Jax(NumpyLike):
     def scan(self, step, state, rows, dtypes):
         return jax.lax.scan(step, tuple(state), tuple(rows))
 
+    def scan_product(self, step, matrix, state, rows, dtypes):
+        if not self.once:  # what follows cannot be differentiated forwards
+            return super().scan_product(step, matrix, state, rows, dtypes)
+
+        def run(matrix, state, rows):
+            return jax.lax.scan(functools.partial(step, matrix), state, rows)
+
+        def forward(matrix, state, rows):
+            results, back = jax.vjp(functools.partial(run, matrix), state, rows)
+            _, (new,) = results
+            return results, (back, jnp.concatenate([state[0][None], new[:-1]]))
+
+        def backward(kept, gradients):
+            back, before = kept
+            of_state, of_rows = back(gradients)
+            return jnp.tensordot(before, of_rows[0], ((0, 1), (0, 1))), of_state, of_rows
+
+        function = jax.custom_vjp(run)
+        function.defvjp(forward, backward)
+        return function(matrix, tuple(state), tuple(rows))
+
     # -- other engines
 
     def call_out(self, region, values):
@@ -250,8 +271,9 @@ class Jax(NumpyLike):
 
 
 @functools.cache
-def arrays(fused_attention=False):
-    return Jax(fused_attention)
+def arrays(fused_attention=False, once=False):
+    """once -- nobody differentiates further, or forwards"""
+    return Jax(fused_attention, once)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from sardonyx.engines.tensorflow.nn import CHANNELS_LAST
 from sardonyx.engines.tensorflow.xp import arrays, tf
 from sardonyx.lower import runner
 from sardonyx.lower.devices import kind_and_index
+from sardonyx.lower.xp import Arrays
 from sardonyx.normalize import NormalizedModel
 
 
@@ -41,6 +42,9 @@ class TrainingRep(array_training.ArrayTrainingRep):
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return on_device(self.device)
+
+    def arrays(self) -> Arrays:
+        return arrays(once=True)
 
     def laid_out(self, model: NormalizedModel) -> NormalizedModel:
         """With channels last, for which alone there are kernels on CPUs."""

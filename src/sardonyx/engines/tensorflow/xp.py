@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -106,6 +107,39 @@ def by_one_matrix(a, b):
     return tf.reshape(rows, [*sizes, b.shape[1]])
 
 
+class Reader:
+    """Rows that the steps of a loop read one after the other.
+
+    The gradient of reading a row from a tensor would be a tensor of all rows at every step.
+    """
+
+    held: Any = ()  # what a loop hands on from step to step
+
+    def __init__(self, rows):
+        self.array = tf.TensorArray(rows.dtype, tf.shape(rows)[0]).unstack(rows)
+
+    def row(self, i, held):
+        return self.array.read(i), held
+
+
+class Queue(Reader):
+    """The same, taken from the end of a list that becomes shorter: its gradient is a list that
+    becomes longer, where that of a `Reader` is a sum of lists with all rows at every step.
+    """
+
+    def __init__(self, rows):
+        self.dtype, self.shape = rows.dtype, rows.shape[1:]
+        self.held = tf.raw_ops.TensorListFromTensor(
+            tensor=tf.reverse(rows, [0]), element_shape=tf.shape(rows)[1:]
+        )
+
+    def row(self, i, held):
+        held, row = tf.raw_ops.TensorListPopBack(
+            input_handle=held, element_shape=-1, element_dtype=self.dtype
+        )
+        return tf.ensure_shape(row, self.shape), held
+
+
 class TensorFlow(Arrays):
     """The namespace over tensors of tensorflow."""
 
@@ -114,7 +148,8 @@ class TensorFlow(Arrays):
     forks = True
     carried = {**SMALL_FLOATS, **SMALL_INTEGERS}
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool = False) -> None:
+        self.once = once
         for name in (*UNARY, *BINARY):
             if not hasattr(type(self), name):
                 function = FUNCTIONS.get(name) or getattr(tf.math, name)
@@ -428,20 +463,42 @@ class TensorFlow(Arrays):
             return super().scan(step, state, rows, dtypes)
         count = tf.shape(rows[0])[0]
         arrays = tuple(tf.TensorArray(tf.as_dtype(t), count) for t in dtypes)
-        # The gradient of reading a row from a tensor would be a tensor of all rows at every step.
-        read = tuple(tf.TensorArray(r.dtype, count).unstack(r) for r in rows)
+        kind = Queue if self.once else Reader
+        queues = tuple(kind(r) for r in rows)
 
-        def body(i, states, arrays):
-            new, columns = step(states, tuple(r.read(i) for r in read))
+        def body(i, states, held, arrays):
+            taken = [queue.row(i, h) for queue, h in zip(queues, held)]
+            new, columns = step(states, tuple(row for row, _ in taken))
             for old, value in zip(states, new):
                 value.set_shape(old.shape)
-            return i + 1, new, tuple(a.write(i, v) for a, v in zip(arrays, columns))
+            written = tuple(a.write(i, v) for a, v in zip(arrays, columns))
+            return i + 1, new, tuple(h for _, h in taken), written
 
-        start = (tf.constant(0), tuple(state), arrays)
-        _, last, arrays = tf.while_loop(
+        start = (tf.constant(0), tuple(state), tuple(q.held for q in queues), arrays)
+        _, last, _, arrays = tf.while_loop(
             lambda i, *_: i < count, body, start, maximum_iterations=count
         )
         return last, tuple(a.stack() for a in arrays)
+
+    def scan_product(self, step, matrix, state, rows, dtypes):
+        if not self.once or tf.executing_eagerly():  # what follows could not be saved as a model
+            return super().scan_product(step, matrix, state, rows, dtypes)
+        before: list = []  # the first states, known when the gradient is asked for
+
+        @tf.custom_gradient
+        def begin(rows, matrix):
+            def gradient(g):
+                flat = [tf.reshape(v, (-1, v.shape[-1])) for v in (*before, g)]
+                return g, tf.matmul(*flat, transpose_a=True)
+
+            return tf.identity(rows), gradient
+
+        (row,) = rows
+        results = self.scan(
+            functools.partial(step, tf.stop_gradient(matrix)), state, (begin(row, matrix),), dtypes
+        )
+        before.append(tf.concat([state[0][None], results[1][0][:-1]], 0))
+        return results
 
     # -- other engines
 
@@ -470,8 +527,9 @@ def on_cpu():
 
 
 @functools.cache
-def arrays():
-    return TensorFlow()
+def arrays(once=False):
+    """once -- only steps of a training are computed, which nobody differentiates or saves"""
+    return TensorFlow(once)
 
 
 __all__ = ["Dim", "TensorFlow", "arrays", "number", "numbers", "tf"]
