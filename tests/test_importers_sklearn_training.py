@@ -179,6 +179,18 @@ def test_multi_layer_perceptrons_go_on(solver, kind) -> None:
         same(result[f"intercepts.{i}"], bias)
 
 
+def test_layers_of_one_class_go_on() -> None:
+    from sklearn.neural_network import MLPClassifier
+
+    x, y = rows()[0], np.full(120, 7)
+    estimator = MLPClassifier((3,), solver="sgd", max_iter=2, random_state=0).fit(x[:60], y[:60])
+    rep = sx.prepare_training(sx.from_sklearn(estimator, x, verify=False), threads=1)
+    for i in range(60, 60 + STEPS):
+        rep.step({"X": x[i : i + 1], "target": np.zeros(1, np.int64)})
+        estimator.partial_fit(x[i : i + 1], y[i : i + 1])
+    same(weights(rep)["coefs.0"], estimator.coefs_[0])
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_logistic_regression_trains_on(count) -> None:
     from sklearn.linear_model import LogisticRegression

@@ -152,7 +152,7 @@ def _class_weights(estimator: Any) -> np.ndarray | None:
 def _logistic(estimator: Any) -> Loss | None:
     if getattr(estimator, "class_weight", None) == "balanced":
         return None  # the weights depend on the rows of the fit, and the estimator keeps no trace
-    if len(estimator.classes_) == 2:
+    if len(estimator.classes_) <= 2:  # layers of one class have one score, which is for no class
         return _loss(estimator, "log_loss")
     weights = _class_weights(estimator)
     factors = np.ones(len(estimator.classes_)) if weights is None else weights
