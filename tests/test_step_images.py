@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 import sardonyx as sx
 from sardonyx.engines import c_library
@@ -172,6 +173,37 @@ def test_a_training_is_the_same(
         optimizer.step()
         assert ours == pytest.approx(plain, rel=2e-5)
         assert ours == pytest.approx(float(loss.detach()), rel=2e-5)
+
+
+@pytest.mark.parametrize("base, order", [(0.0, 0), (1.5, 0), (0.0, 1)])
+def test_a_network_that_scatters_what_it_has_pooled(
+    monkeypatch: pytest.MonkeyPatch, base: float, order: int
+) -> None:
+    """It looks like a gradient of pooling, which starts from zeros and goes row by row."""
+    monkeypatch.setattr(fusion, "LEAST_SAVED", 0)
+    monkeypatch.setattr(images, "LEAST", 0)
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+g (float[2,3,8,6] x) => (float[2,3,8,6] y)
+<float[3,1,1] w = {{0.5, 1.0, 2.0}}, int64[1] flat = {{-1}},
+ int64[4] size = {{2, 3, 8, 6}}, int64[1] all = {{288}}>
+{{ h = Mul(x, w)
+   m, places = MaxPool<kernel_shape=[3, 3], strides=[2, 2], storage_order={order}>(h)
+   to = Reshape(places, flat)
+   added = Reshape(m, flat)
+   start = ConstantOfShape<value = float[1] {{{base}}}>(all)
+   z = ScatterElements<axis=0, reduction="add">(start, to, added)
+   y = Reshape(z, size) }}"""
+    model = sx.load(parse_model(text))
+    x = noise(0, 2, 3, 8, 6)
+    label = noise(1, 2, 3, 8, 6)
+    (served,) = open_session(model.proto().SerializeToString()).run(None, {"x": x})
+    expected = ((served - label) ** 2).mean()
+    net = sx.trainable(model, "mse", sx.optim.sgd(1e-3))
+    losses = [
+        float(prepare_training(net, without=w).step({"x": x, "label": label})["loss"])
+        for w in ([], ["kernels"])
+    ]
+    assert losses == pytest.approx([float(expected)] * 2, rel=1e-5)
 
 
 def test_without_a_compiler_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from sardonyx.build import is_static, static
 from sardonyx.engines.onnxruntime.kernels.patterns import (
     constant,
     count,
+    is_zero,
     maker,
     mask_of,
     other_operand,
@@ -225,11 +226,15 @@ def _scattered_pool(node: ir.Node) -> Rewrite | None:
     scatter = maker(node.inputs[0], "ScatterElements") if node.op_type == "Reshape" else None
     if scatter is None or scatter.attributes.get_string("reduction", "none") != "add":
         return None
+    if not is_zero(scatter.inputs[0]):  # a model may add to something itself
+        return None
     _, places, updates = [maker(v, "Reshape") for v in scatter.inputs]
     pool = maker(places.inputs[0], "MaxPool") if places is not None else None
     if pool is None or updates is None or places is None or not _is_plain(pool):
         return None
     if len(pool.outputs) != 2 or places.inputs[0] is not pool.outputs[1]:
+        return None
+    if pool.attributes.get_int("storage_order", 0) != 0:  # places count columns first
         return None
     image, g, value = pool.inputs[0], updates.inputs[0], node.outputs[0]
     shape, new_shape = sizes(image), sizes(value)

@@ -23,6 +23,18 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy() if value.const_value is not None else None
 
 
+def is_zero(value: ir.Value | None) -> bool:
+    """Whether a tensor consists of zeros, whatever its shape."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type in ("Expand", "Identity", "Reshape"):
+        return is_zero(node.inputs[0])
+    if node is not None and node.op_type == "ConstantOfShape":
+        filled = node.attributes.get_tensor("value", None)
+        return filled is None or not filled.numpy().any()
+    numbers = constant(value)
+    return numbers is not None and not numbers.any()
+
+
 def other_operand(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
     """The operand of a node with two that is not this one."""
     first, second = node.inputs[:2]
