@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -104,6 +108,34 @@ def test_expanded_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "placement_of", lambda *_: parts)
     with pytest.raises(sx.SardonyxError, match="in several processes: as requested"):
         sx.prepare_training(net, "torch", native=False)
+
+
+LEAVES = """
+import os
+from sardonyx.engines.torch import processes
+import torch
+
+def threads():
+    return [open(f"/proc/self/task/{n}/comm").read() for n in os.listdir("/proc/self/task")]
+
+processes.join_processes(None)
+processes.all_sum(torch.ones(2))
+assert any("gloo" in name for name in threads()), threads()
+processes._leave()
+assert not any("gloo" in name for name in threads()), threads()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads by name are Linux's")
+def test_a_process_ends_without_threads_of_its_group() -> None:
+    """One that still holds a tensor when Python is gone aborts the process."""
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29989"}
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LEAVES], capture_output=True, text=True, check=False,
+        env={**os.environ, **place, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_parts_of_variables() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ BUCKET = 25 << 20  # bytes of gradients that are averaged at once
 def join_processes(device: str | None) -> tuple[int, int]:
     """The number of this process and how many there are, as torchrun and the like tell it."""
     if not dist.is_initialized():
+        # Its functions have the group of the moment of import as a default argument. Torch imports
+        # it when a custom operator first runs: then they would keep the group open for ever.
+        importlib.import_module("torch.distributed.nn.functional")
         # gloo for what is exchanged on the CPU beside the gradients: flags, settings, metrics
         cuda = device is not None and device.startswith("cuda")
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
@@ -41,7 +45,8 @@ def join_processes(device: str | None) -> tuple[int, int]:
             dist.init_process_group(backend, timeout=PEER_TIMEOUT, **_meeting_place())
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"the processes of this training did not meet: {error}") from error
-        # Left open, its threads may abort a process that ends while another one is still there.
+        # Left open, its threads may abort a process that ends: they let go of tensors when Python
+        # is no longer there.
         atexit.register(_leave)
     return dist.get_rank(), dist.get_world_size()
 
