@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ import pytest
 import sardonyx as sx
 from sardonyx.cli.__main__ import main
 from sardonyx.errors import ArgumentError, EngineError
+from sardonyx.train.batches import epoch_blocks
+from sardonyx.train.fields import Link
 from sardonyx.train.processes import Processes
+from sardonyx.train.tables import Stream, Table
 from tests.networks import cnn, mlp
 
 pytest.importorskip("jax")
@@ -173,6 +177,24 @@ def test_shares_of_a_batch() -> None:
     assert Processes().share(16) is None and Processes(1, 2, pieces=0).share(16) is None
 
 
+def test_a_constant_has_all_rows_in_every_process() -> None:
+    """Only what comes from the data is parted; a stream is read whole, and told by its rows."""
+    link = Link("x", "x", np.dtype(np.float32), (3,), "the name", cast=False)
+    mask = replace(link, input="mask", constant=np.array(1, np.float32))
+    links, second = [link, mask], Processes(1, 2, pieces=2)
+    whole = {"x": np.arange(12, dtype=np.float32).reshape(4, 3)}
+    ways = Table(whole, "the data"), Stream(lambda _: iter([whole]), "the stream")
+    for source in ways:
+        (block,) = epoch_blocks(source, links, 4, seed=None, epoch=0, processes=second)
+        (part,) = block
+        assert part.total == 4 and not part.is_whole and part["mask"].shape == (4, 3)
+        np.testing.assert_array_equal(part["x"], whole["x"][2:])
+        assert (part.digest is None) == isinstance(source, Table)
+    odd = Processes(1, 3, pieces=3)
+    (block,) = epoch_blocks(ways[0], links, 4, seed=None, epoch=0, processes=odd)
+    assert block[0].is_whole and block[0].digest is not None and len(block[0]["x"]) == 4
+
+
 def test_other_engines_refuse_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
@@ -239,7 +261,7 @@ SEVERAL = """
 import json, os, sys, warnings
 import numpy as np
 import sardonyx as sx
-from sardonyx.errors import ArgumentError
+from sardonyx.errors import ArgumentError, DataError
 
 warnings.simplefilter("ignore")
 engine, rank = sys.argv[1], int(os.environ["RANK"])
@@ -261,7 +283,30 @@ run = sx.train("net.onnx", "data.npz", steps=3, output=f"{rank}.onnx", **how)
 sx.save(run.model, f"{rank}.onnx")
 if rank == 1:
     os.unlink("1.onnx")  # as on a machine that does not share the folder
+arrays = dict(np.load("data.npz"))
+
+def stream(shift=0, rows=100):  # in batches of 16, the last of 4 rows
+    def batches():
+        for start in range(0, rows, 16):
+            yield {n: np.roll(a, shift, 0)[start : start + 16] for n, a in arrays.items()}
+    return batches
+
+class Items:  # rows that are computed when they are asked for
+    def __init__(self, shift):
+        self.shift = shift
+    def __len__(self):
+        return 100
+    def __getitem__(self, i):
+        return tuple(arrays[n][i - self.shift] for n in ("x", "label"))
+
+run = sx.train("net.onnx", stream(), epochs=2, **how)
+report["stream"] = [epoch["loss"] for epoch in run.history]
 for name, arguments in {
+    "other stream": {"data": stream(rank), "steps": 3},
+    "longer stream": {"data": stream(rows=48 + 16 * rank), "epochs": 1},
+    "validation": {"validation": {n: a[rank:] for n, a in arrays.items()}, "steps": 3},
+    "longer validation": {"validation": stream(rows=48 + 16 * rank), "epochs": 1},
+    "items": {"data": Items(rank), "steps": 3},
     "position": {"output": f"{rank}.onnx", "resume": True, "epochs": 4},
     "data": {"data": {n: a[rank:] for n, a in np.load("data.npz").items()}, "steps": 3},
     "settings": {"steps": 3 + rank},
@@ -270,7 +315,7 @@ for name, arguments in {
     try:
         sx.train(**{"model": "net.onnx", "data": "data.npz", **how, **arguments})
         report[name] = "trained"
-    except ArgumentError as error:
+    except (ArgumentError, DataError) as error:
         report[name] = str(error)
 print(json.dumps(report) if rank == 0 else "", flush=True)
 """
@@ -301,6 +346,15 @@ def test_processes_that_do_not_agree_are_refused_and_stop_together(
     assert f"has {ROWS - 1} rows of data, the first {ROWS}" in report["data"]
     assert "process 1  has other settings" in report["settings"]
     assert "process 1  has other weights" in report["weights"]
+    assert "process 1  has other data" in report["items"]
+    assert "process 1  has other validation data" in report["validation"]
+    assert "in all of them\n  process 1  has other rows in it" in report["other stream"]
+    assert "process 1  has more batches than the first" in report["longer stream"]
+    assert "process 1  has more batches than the first" in report["longer validation"]
+    alone = {n: np.asarray(a) for n, a in np.load(folder / "data.npz").items()}
+    in_order = sx.train(folder / "net.onnx", alone, epochs=2, batch_size=16, shuffle=False)
+    expected = [epoch["loss"] for epoch in in_order.history]
+    np.testing.assert_allclose(report["stream"], expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,19 +42,22 @@ def epoch_blocks(
     """The batches of one epoch from number `start` on, a few at once where rows are small;
     shuffled where `seed` is given, by NumPy or, the same in every language, by a hash.
 
-    processes -- of a training in several: each reads its rows alone of every batch that divides
+    processes -- of a training in several: each feeds its rows alone of every batch that divides,
+                 and reads no others of a table
     """
     special = special_links(links)
+    several = processes if processes is not None and processes.count > 1 else None
     if isinstance(source, Stream):
-        for index, rows in enumerate(source.batches(batch_size)):
+        for index, batch in enumerate(source.batches(batch_size)):
             if index >= start:
-                yield [feeds(convert(rows, links), special)]
+                rows = convert(batch, links)
+                yield [feeds(rows, special) if several is None else _part(rows, links, several)]
         return
-    if processes is not None and processes.count > 1:
+    if several is not None:
         order = _order(len(source), seed, epoch, by_hash)
         for number in range(start, batch_count(source, batch_size, drop_last) or 0):
             numbers = order[number * batch_size : (number + 1) * batch_size]
-            yield [_share(source, links, numbers, processes)]
+            yield [_share(source, links, numbers, several)]
         return
     order = _order(len(source), seed, epoch, by_hash)
     fields = field_names(links)
@@ -70,12 +74,42 @@ def epoch_blocks(
         ]
 
 
-def _share(source: Table, links: list[Link], numbers: np.ndarray, processes: Processes) -> Rows:
+def _share(source: Table, links: list[Link], numbers: np.ndarray, processes: Processes) -> Part:
     """The rows of a batch that one of several processes feeds."""
     share = processes.share(len(numbers))
     chosen = numbers if share is None else numbers[share]
-    rows = feeds(convert(source.take(chosen, field_names(links)), links), special_links(links))
-    return rows if share is None else Part.of(rows, len(numbers))
+    rows = convert(source.take(chosen, field_names(links)), links)
+    if share is None:
+        return _part(rows, links, processes)
+    return _fed(rows, links, len(numbers))
+
+
+def _part(rows: Rows, links: list[Link], processes: Processes) -> Part:
+    """The rows of a batch that one of several processes feeds, of all that it has read."""
+    total = len(next(iter(rows.values())))
+    share = processes.share(total)
+    part = _fed(rows if share is None else {n: a[share] for n, a in rows.items()}, links, total)
+    part.is_whole, part.digest = share is None, _digest(rows)
+    return part
+
+
+def _fed(rows: Rows, links: list[Link], total: int) -> Part:
+    """Rows as they are fed; a constant has all rows of the batch in every process."""
+    special = special_links(links)
+    part = Part(feeds(rows, [item for item in special if item.constant is None]))
+    part |= {i.input: i.filled(total) for i in special if i.constant is not None}
+    part.total = total
+    return part
+
+
+def _digest(rows: Rows) -> int:
+    digest = 0
+    for name, array in sorted(rows.items()):
+        text = array.dtype.kind in "OUS"
+        digest = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), digest)
+        numbers = repr(array.tolist()).encode() if text else np.ascontiguousarray(array).tobytes()
+        digest = zlib.crc32(numbers, digest)
+    return digest
 
 
 def _order(count: int, seed: int | None, epoch: int, by_hash: bool) -> np.ndarray:

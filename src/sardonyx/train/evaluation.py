@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from sardonyx.record.override import override
 from sardonyx.record.step import step_inputs
 from sardonyx.record.trainable import refuse_unknown, trainable
 from sardonyx.train import metrics as metric
+from sardonyx.train.agreement import same_batches
 from sardonyx.train.batches import Prefetch, epoch_blocks
 from sardonyx.train.checkpoint import Position
 from sardonyx.train.data import open_data
@@ -294,8 +295,12 @@ def evaluate_rep(
         judges.append(confusion)
     means = [Means(described) for described in records]
     size = batch_size or run.position.batch_size
-    blocks = Prefetch(epoch_blocks(source, run.links, size, seed=None, epoch=0))
-    for batch in chain.from_iterable(blocks):
+    # Each process has all rows; of a stream, it is compared that they are the same ones.
+    processes = replace(run.processes, pieces=0) if isinstance(source, Stream) else None
+    blocks = Prefetch(
+        epoch_blocks(source, run.links, size, seed=None, epoch=0, processes=processes)
+    )
+    for batch in same_batches(run, source, chain.from_iterable(blocks)):
         count = row_count(batch, run.links)
         for index, described in enumerate(records):
             term = loss_term if loss_term in described.get("loss_terms", []) else None

@@ -27,9 +27,8 @@ from sardonyx.record.config import loop_settings
 from sardonyx.record.describe import settings_of
 from sardonyx.record.step import step_inputs
 from sardonyx.record.trainable import refuse_unknown
+from sardonyx.train import agreement, setup
 from sardonyx.train import metrics as metric
-from sardonyx.train import setup
-from sardonyx.train.agreement import of_the_first, refuse_disagreement, stopped_by_the_first
 from sardonyx.train.auto import fastest
 from sardonyx.train.batches import Prefetch, batch_count, epoch_blocks
 from sardonyx.train.checkpoint import Lock, Position, write
@@ -251,7 +250,7 @@ def prepared_loop(
         keep_best=validated or request.patience is not None,
         may_stop=getattr(request, "may_stop", False),
     )
-    refuse_disagreement(run, net, loop_options)
+    agreement.refuse_disagreement(run, net, loop_options, source, validation)
     kind = TrainingLoop if way is None else way.loop
     return kind(run, loop_options, source, validation, request.display)
 
@@ -462,7 +461,7 @@ class TrainingLoop:
         complete = False
         try:
             waiting_since = time.perf_counter()
-            for batch in chain.from_iterable(feeder):
+            for batch in agreement.same_batches(run, self.source, chain.from_iterable(feeder)):
                 times["waiting for data"] += time.perf_counter() - waiting_since
                 self._step(batch)
                 if self._is_done():
@@ -492,7 +491,7 @@ class TrainingLoop:
         self.display.step(run, self.count)
         for callback in self.settings.callbacks:
             callback(run)
-        if self.settings.may_stop and run.processes.count > 1 and stopped_by_the_first(run):
+        if self.settings.may_stop and agreement.stopped_by_the_first(run):
             run.stopped = run.stopped or "by a callback of the first process"
         if self.settings.output is not None:
             self._keep()
@@ -555,13 +554,14 @@ class TrainingLoop:
         self._read()
         metrics = {n: s / max(position.rows, 1) for n, s in position.sums.items()}
         if self.validation is None:
-            return of_the_first(run, metrics)
+            return agreement.of_the_first(run, metrics)
         started = time.perf_counter()
         confusion = metric.Confusion()
         values = evaluate_rep(run, self.validation, self.settings.metrics, None, confusion)
         run.confusion = confusion.counts
         self.times["validation"] += time.perf_counter() - started
-        return of_the_first(run, {**metrics, **{f"val_{n}": v for n, v in values.items()}})
+        metrics |= {f"val_{n}": v for n, v in values.items()}
+        return agreement.of_the_first(run, metrics)
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Keep the model of this epoch if it is the best so far."""

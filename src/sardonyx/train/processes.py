@@ -40,14 +40,21 @@ class Processes:
 
 
 class Part(dict[str, Any]):
-    """Some rows of a batch, by input; `total` is the number of rows in the whole batch."""
+    """What one of several processes feeds of a batch, by input.
+
+    total    -- the number of rows in the whole batch
+    is_whole -- whether it feeds all of them, as every other process does
+    digest   -- of the whole batch, where this process has read all of it
+    """
 
     total = 0
+    is_whole = False
+    digest: int | None = None
 
-    @classmethod
-    def of(cls, feeds: Rows, total: int) -> Part:
-        part = cls(feeds)
-        part.total = total
+    def like(self, feeds: Rows) -> Part:
+        """The same rows in other arrays."""
+        part = Part(feeds)
+        part.total, part.is_whole, part.digest = self.total, self.is_whole, self.digest
         return part
 
 
@@ -117,13 +124,13 @@ def with_pieces(processes: Processes, rep: Any) -> Processes:
 def staged(rep: Any, batch: Rows) -> Rows:
     """A batch as the engine reads it soonest: perhaps on its way to a device already."""
     arrays = rep.staged(batch)
-    return Part.of(arrays, batch.total) if isinstance(batch, Part) else arrays
+    return batch.like(arrays) if isinstance(batch, Part) else arrays
 
 
 @contextlib.contextmanager
 def spread(rep: Any, batch: Any, links: list[Link]) -> Iterator[None]:
     """Around a step on several devices: which of its inputs are parts of a batch."""
-    if not isinstance(batch, Part):
+    if not isinstance(batch, Part) or batch.is_whole:
         yield
         return
     rep.placement.parts = {item.input: item.axis for item in links if item.constant is None}
