@@ -43,7 +43,7 @@ $(VENV)/.engines: $(VENV)/.core
 
 # Sources of the importers' sweeps: large, and needed by nobody else. torch is there already.
 $(VENV)/.nightly: $(VENV)/.engines
-	@$(PIP) catboost "dask[dataframe]" dm-haiku pypmml sklearn2pmml transformers
+	@$(PIP) catboost "dask[dataframe]" dm-haiku pypmml ray sklearn2pmml transformers
 	@$(PIP) openvino iree-base-compiler iree-base-runtime tract
 	@$(PIP) --no-deps timm torchvision
 	@touch $@

@@ -122,3 +122,23 @@ def test_blocks_of_a_dask_array(expected: np.ndarray) -> None:
     )
     result = blocks.compute(scheduler="processes")
     np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+# -- Ray, where it is installed -------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.parametrize("form", ["numpy", "pandas", "pyarrow"])
+def test_batches_of_ray(form: str, expected: np.ndarray) -> None:
+    """`map_batches` sends the predictor to the workers, which are processes."""
+    ray = pytest.importorskip("ray")
+    data = pytest.importorskip("ray.data")
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20)
+    try:
+        rows = data.from_items([{"x": row} for row in X])
+        scores = rows.map_batches(sx.Predictor(mlp()), batch_format=form, batch_size=3).take_all()
+    finally:
+        ray.shutdown()
+    result = sorted(tuple(np.asarray(row["scores"])) for row in scores)  # blocks come in any order
+    np.testing.assert_allclose(result, sorted(map(tuple, expected)), rtol=1e-6)
