@@ -41,6 +41,38 @@ def test_functions_of_one_number(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(y, function(x.astype(np.float64)), rtol=2e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, -1, -2])
+def test_slices_to_the_end_of_an_odd_axis(step: int, tmp_path: Path) -> None:
+    start, end = (1, 2**63 - 1) if step > 0 else (-1, -(2**63))
+    x = np.arange(14, dtype=np.float32).reshape(2, 7)
+    expected = x[:, 1::step] if step > 0 else x[:, ::step]
+    text = f"""g (float[2,7] x) => (float[2,{expected.shape[1]}] y)
+        <int64[1] a = {{{start}}}, int64[1] b = {{{end}}}, int64[1] c = {{1}},
+         int64[1] d = {{{step}}}> {{ y = Slice(x, a, b, c, d) }}"""
+    (y,) = outputs_of(text, tmp_path / "m.tflite", x=x)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_inputs_and_outputs_have_the_order_of_the_model(tmp_path: Path) -> None:
+    names = ["b", "x_1", "a", "x_0", "c", "k"]
+    inputs = ", ".join(f"float[2] {name}" for name in names)
+    outputs = ", ".join(f"float[2] out_{name}" for name in names)
+    nodes = "\n".join(f"out_{name} = Mul({name}, w{i})" for i, name in enumerate(names))
+    factors = ", ".join(f"float[1] w{i} = {{{i + 2}}}" for i in range(len(names)))
+    head = '<ir_version: 10, opset_import: ["": 21]>'
+    text = f"{head} g ({inputs}) => ({outputs}) <{factors}> {{ {nodes} }}"
+    path = tmp_path / "m.tflite"
+    sx.to_tflite(sx.load(onnx.parser.parse_model(text)), path, seeds=1)
+    runner = interpreter.Interpreter(str(path))
+    runner.allocate_tensors()
+    details = runner.get_input_details()
+    for i, detail in enumerate(details):
+        runner.set_tensor(detail["index"], np.full(2, 10.0**i, np.float32))
+    runner.invoke()
+    results = [runner.get_tensor(d["index"])[0] for d in runner.get_output_details()]
+    np.testing.assert_allclose(results, [(i + 2) * 10.0**i for i in range(len(names))])
+
+
 def test_asinh_of_small_numbers(tmp_path: Path) -> None:
     x = np.concatenate([WIDE, -WIDE])
     text = "g (float[16] x) => (float[16] y) { y = Asinh(x) }"

@@ -188,13 +188,34 @@ def converted(
         converter.representative_dataset = lambda: ([*map(np.asarray, row)] for row in data)
     with _quiet():
         try:
-            return converter.convert()
+            content = converter.convert()
         except Exception as error:
             raise EngineError(
                 "tensorflow's converter refuses the model",
                 _reasons(error),
                 hint="cut off operators that TensorFlow Lite lacks with sardonyx.cut",
             ) from error
+    return _in_order(content, [spec.name for spec in prepared.inputs], prepared.outputs)
+
+
+def _in_order(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
+    """The file with inputs and outputs in the order of their names, the converter's being any."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    changed = bytearray(content)
+    model = schema.Model.GetRootAsModel(changed, 0)
+    signature = model.SignatureDefs(0)
+    graph = model.Subgraphs(signature.SubgraphIndex())
+    ends = (
+        (inputs, signature.Inputs, signature.InputsLength(), graph.InputsAsNumpy()),
+        (outputs, signature.Outputs, signature.OutputsLength(), graph.OutputsAsNumpy()),
+    )
+    for names, entry, count, places in ends:
+        tensors = {entry(i).Name().decode(): entry(i).TensorIndex() for i in range(count)}
+        order = [tensors[name] for name in names if name in tensors]
+        if sorted(order) == sorted(places.tolist()):
+            places[:] = order
+    return bytes(changed)
 
 
 def _reasons(error: Exception) -> list[list[str]]:

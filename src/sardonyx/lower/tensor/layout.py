@@ -126,8 +126,8 @@ def bounds(start, stop, step, size):
     start, stop = (int(v) if isinstance(v, np.integer) else v for v in (start, stop))
     if not isinstance(size, int):
         return start, None if isinstance(stop, int) and abs(stop) > 2**31 - 2 else stop
-    if step > 0:
-        return start, stop
+    if step > 0:  # tensorflow's converter makes -1 of an end that has more than 32 bits
+        return start, None if isinstance(stop, int) and stop >= size else stop
     start = min(start, size - 1) if isinstance(start, int) else start
     if isinstance(stop, int):
         stop = None if stop < -size else stop
