@@ -37,7 +37,14 @@ CASES = {
         "a = Conv <pads = [1, 1, 1, 1]> (x, w) l = LeakyRelu <alpha = 0.2> (a) "
         "e = Resize <mode = \"linear\"> (l, , two) f = Elu (e) "
         "y = ConvTranspose <strides = [2, 2]> (f, v)",
-        {"RESIZE_BILINEAR": 1, "TRANSPOSE_CONV": 1, "LEAKY_RELU": 1, "ELU": 1},
+        {"RESIZE_BILINEAR": 1, "TRANSPOSE_CONV": 1, "LEAKY_RELU": 1, "ELU": 1, "SPLIT": 0},
+    ),
+    "slopes of channels": (
+        "float[1,3,6,6] x", "float[1,4,6,6] y",
+        {"w": (4, 3, 3, 3), "s": (4, 1, 1)},
+        "a = Conv <pads = [1, 1, 1, 1]> (x, w) p = PRelu (a, s) "
+        "y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p)",
+        {"PRELU": 1, "RELU": 0, "TRANSPOSE": 2},
     ),
     "in groups": (
         "float[2,6,8] x", "float[2,4,3] y",

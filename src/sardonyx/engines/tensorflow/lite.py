@@ -180,6 +180,8 @@ def leaky_relu(xp, x, *, alpha):
 
 @kernel("PRelu")
 def prelu(xp, x, slope):
+    if slope.shape.rank == x.shape.rank > 1 and slope.shape[0] == 1:
+        slope = tf.squeeze(slope, 0)  # else the converter does not recognize it
     return tf.nn.relu(x) + (-slope) * tf.nn.relu(-x)  # PRELU
 
 

@@ -180,9 +180,11 @@ def conv_transposed(xp, x, w, b, group, canvas):
         "padding": "SAME" if same else "VALID",
         "data_format": FORMATS[rank],
     }
-    parts = zip(tf.split(x, group, -1), tf.split(kernels, group, -1))
-    outputs = [tf.nn.conv_transpose(p, k, **settings) for p, k in parts]
-    y = outputs[0] if group == 1 else tf.concat(outputs, -1)
+    if group == 1:
+        y = tf.nn.conv_transpose(x, kernels, **settings)
+    else:
+        parts = zip(tf.split(x, group, -1), tf.split(kernels, group, -1))
+        y = tf.concat([tf.nn.conv_transpose(p, k, **settings) for p, k in parts], -1)
     y = y if same else cropped_last(xp, y, canvas)
     return y if b is None else tf.nn.bias_add(y, b)
 
