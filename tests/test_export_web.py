@@ -20,6 +20,7 @@ from onnx import numpy_helper
 
 import sardonyx as sx
 from sardonyx.errors import SardonyxError
+from sardonyx.train.images import as_metadata, as_preprocessing, layout_of
 from sardonyx.web.offsets import places
 from sardonyx.web.runtime import FILES
 from tests.test_export_step import node_modules
@@ -378,6 +379,19 @@ net (uint8[N,1,4,4] image) => (float[N,2] scores) <float[2,16] w, float[2] b>
 }"""
 
 
+def test_numbers_that_a_file_lists_become_bytes(fake_runtime: Path, tmp_path: Path) -> None:
+    """Weights that protobuf keeps as a list have no bytes that a page could write over."""
+    proto = onnx.parser.parse_model(WHOLE_NUMBERS)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(onnx.helper.make_tensor("w", 1, [2, 16], [0.5] * 32))
+    proto.graph.initializer.append(onnx.helper.make_tensor("b", 1, [2], [1.0, 2.0]))
+    net = sx.trainable(proto, loss="cross_entropy")
+    page = sx.export_web(net, tmp_path / "site", runtime=fake_runtime)
+    content = (page.parent / "model.onnx").read_bytes()
+    where = json.loads((page.parent / "manifest.json").read_text())["model"]["tensors"]
+    assert np.frombuffer(content, np.float32, 2, where["b"]).tolist() == [1.0, 2.0]
+
+
 def mean_of_pixels(kind: str) -> sx.Model:
     """A model of whole numbers, both of whose outputs are their mean."""
     proto = onnx.parser.parse_model(WHOLE_NUMBERS.replace("uint8", kind))
@@ -406,6 +420,42 @@ def test_pixels_of_a_model_of_whole_numbers(tmp_path: Path) -> None:
         assert "200.0" in opened.text_content("#result")
         opened.set_input_files("#folder", tmp_path / "pets")
         opened.wait_for_function("document.getElementById('columns').textContent.startsWith('2 ')")
+
+
+PREPARED = {
+    "imagenet": {"resize": [8], "center": 4, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]},
+    "a part of another shape": {"resize": [6, 16], "center": [2, 6], "order": "BGR"},
+    "a crop": {"center": [8, 12], "crop": 0.5, "scale": 0.01, "mean": 3.0, "std": 2.0},
+}
+
+
+@pytest.mark.parametrize("settings", PREPARED.values(), ids=PREPARED)
+def test_pictures_are_prepared_as_in_training(tmp_path: Path, settings: dict[str, Any]) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    net (float[N,3,4,4] image) => (float[N,2] scores) <float[3,2] w = {1, 0, 0, 0, 0, 0}>
+    { pooled = GlobalAveragePool(image) flat = Flatten(pooled) scores = MatMul(flat, w) }""")
+    net = sx.trainable(proto, loss="cross_entropy")
+    net.metadata.update(as_metadata(as_preprocessing(settings)))
+    pixels = np.zeros((12, 16, 3), np.uint8)
+    pixels[:, :, :] = 250, 130, 20
+    pixels[2:10, 4:12] = 40, 90, 210
+    image.fromarray(pixels).save(tmp_path / "picture.png")
+    page = sx.export_web(
+        net, tmp_path / "site", input="image", runtime=node_modules() / "onnxruntime-web"
+    )
+    with visited(page.parent) as opened:
+        opened.set_input_files("#image", tmp_path / "picture.png")
+        opened.wait_for_selector(".scores span")
+        shown = opened.text_content("#result")
+        image.fromarray(pixels[:7, :7]).save(tmp_path / "small.png")
+        opened.set_input_files("#image", tmp_path / "small.png")
+        if "resize" not in settings:
+            opened.wait_for_selector("#problem:not([hidden])")
+            assert "7 × 7 pixels is too small" in opened.text_content("#problem")
+    expected = layout_of(net).pixels(image.open(tmp_path / "picture.png"))[0].mean()
+    chance = 1 / (1 + np.exp(-float(expected)))
+    assert f"{100 * max(chance, 1 - chance):.1f} %" in shown
 
 
 @pytest.mark.parametrize("kind", ["bool", "int8"])

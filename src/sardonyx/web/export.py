@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from sardonyx.record.front import separate
 from sardonyx.save import folder_reported, save
 from sardonyx.train import setup
 from sardonyx.train.evaluation import class_names
+from sardonyx.train.images import stored_preprocessing
 from sardonyx.train.means import weightings
 from sardonyx.train.tables import LABELS
 from sardonyx.web import rows, webgpu
@@ -74,6 +75,7 @@ def export_web(
     target = "wasm" if target == "auto" else target
     described = descriptions(loaded)[0]
     front, root = separate(loaded), Path(folder)
+    pictures = stored_preprocessing(loaded)
     with folder_reported(folder):
         with tempfile.TemporaryDirectory() as name:
             files = Path(name)
@@ -95,6 +97,7 @@ def export_web(
             "fed": fed,
             "data": None if table is None else table.write(root / "data.bin"),
             "input": way,
+            "preprocessing": None if pictures is None else asdict(pictures),
             "labels": labels,
             "label_names": LABELS,
             "prediction": _prediction(loaded, step),
@@ -165,7 +168,7 @@ def _write_step(model: Model, folder: Path, target: str) -> dict[str, Any]:
 
 def _write_model(model: Model, path: Path, step: Mapping[str, Any]) -> dict[str, Any]:
     """Write the whole model, and say where in the file each tensor of the state is."""
-    save(model, path, external=False)
+    save(_with_raw_data(model, {s["name"] for s in step["state"]}), path, external=False)
     content = path.read_bytes()
     where = places(content)
     missing = [
@@ -180,6 +183,16 @@ def _write_model(model: Model, path: Path, step: Mapping[str, Any]) -> dict[str,
         "id": hashlib.sha256(content).hexdigest()[:16],
         "tensors": {s["name"]: where[s["name"]].offset for s in step["state"]},
     }
+
+
+def _with_raw_data(model: Model, names: Collection[str]) -> Model:
+    """The model with these tensors as bytes: protobuf's lists of numbers cannot be written over."""
+    copy = model.copy()
+    for graph in (copy.graph, *(record.algorithm for record in copy.records)):
+        for name, value in graph.initializers.items():
+            if name in names and value.const_value is not None:
+                value.const_value = ir.Tensor(value.const_value.numpy(), name=name)
+    return copy
 
 
 def _bytes(tensor: Mapping[str, Any]) -> int:

@@ -176,7 +176,8 @@ let retry = () => {}; // shows again what was tried last, after more training
 
 // Shows what the model says about a row of one input, now and after more training.
 function tryWith(row) {
-  retry = () => show(row()).then(() => problem(""), (error) => problem(error.message));
+  const attempted = async () => show(row());
+  retry = () => attempted().then(() => problem(""), (error) => problem(error.message));
   return retry();
 }
 
@@ -219,21 +220,38 @@ function side() {
   return shape.length === 1 ? [Math.sqrt(shape[0]), Math.sqrt(shape[0])] : [shape[1], shape[2]];
 }
 
-// The pixels of anything that can be drawn, as the model takes them: channels first, from 0 to 1, or as
-// whole numbers to 255.
+// The part of a picture that the model sees: left, top, width and height. It is rounded as in Python.
+function part({ width, height }, { resize, center, crop }) {
+  const round = (x) => (x % 1 === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
+  const shorter = Math.min(width, height), sides = [height, width];
+  const [tall, wide] = resize.length === 1 ? sides.map((v) => Math.floor((v * resize[0]) / shorter)) : resize.length ? resize : sides;
+  let [h, w] = center ?? [tall, wide], top = round((tall - h) / 2), left = round((wide - w) / 2);
+  if (h > tall || w > wide) throw new Error(`a picture of ${width} × ${height} pixels is too small for the model`);
+  if (crop) {
+    const side = Math.max(round(crop * Math.min(h, w)), 1);
+    [top, left, h, w] = [top + Math.floor((h - side) / 2), left + Math.floor((w - side) / 2), side, side];
+  }
+  return [(left * width) / wide, (top * height) / tall, (w * width) / wide, (h * height) / tall];
+}
+
+// The pixels of anything that can be drawn, channels first: as those that the model was trained on, else
+// from 0 to 1, or as whole numbers to 255.
 function pixels(source) {
-  const scaled = manifest.input.type.includes("int") ? Math.round : (v) => v / 255;
+  const isWhole = manifest.input.type.includes("int");
+  const how = manifest.preprocessing ?? { scale: isWhole ? 1 : 1 / 255, mean: [], std: [], resize: [] };
   const [height, width] = side();
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.imageSmoothingQuality = "high";
-  context.drawImage(source, 0, 0, width, height);
+  context.drawImage(source, ...part(source, how), 0, 0, width, height);
   const { data } = context.getImageData(0, 0, width, height);
+  const of = (numbers, c, none) => (numbers.length ? numbers[c % numbers.length] : none);
+  const value = (v, c) => { const x = (v * how.scale - of(how.mean, c, 0)) / of(how.std, c, 1); return isWhole ? Math.round(x) : x; };
   const count = width * height, out = new Array(count * (grey() ? 1 : 3));
   for (let i = 0; i < count; i++) {
-    const [r, g, b] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]];
-    if (grey()) out[i] = scaled(0.299 * r + 0.587 * g + 0.114 * b);
-    else [r, g, b].forEach((v, c) => { out[c * count + i] = scaled(v); });
+    const rgb = [data[4 * i], data[4 * i + 1], data[4 * i + 2]];
+    if (grey()) out[i] = value(0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2], 0);
+    else (how.order === "BGR" ? rgb.reverse() : rgb).forEach((v, c) => { out[c * count + i] = value(v, c); });
   }
   return out;
 }
