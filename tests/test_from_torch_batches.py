@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sardonyx as sx
+from sardonyx.errors import ImportRefused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -24,11 +25,13 @@ def normal(*shape: int) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def check_losses(net: Any, loss: Any, batches: Any, example: Any) -> None:
+def check_losses(net: Any, loss: Any, batches: Any, example: Any, dynamic: Any = "batch") -> None:
     """Each batch, (arguments, labels), has torch's loss; no step changes the parameters."""
     arguments, labels = example
     optimizer = torch.optim.SGD(net.parameters(), 0.0)
-    model = sx.from_torch(net, arguments, loss=loss, labels=labels, optimizer=optimizer)
+    model = sx.from_torch(
+        net, arguments, loss=loss, labels=labels, optimizer=optimizer, dynamic=dynamic
+    )
     rep = sx.prepare_training(model)
     names = [v.name for v in rep.step_inputs]
     net.eval()
@@ -130,6 +133,35 @@ def test_losses_of_rows_may_be_added_and_divided_by_a_count(
 
     torch.manual_seed(0)
     check_losses(nn.Linear(6, 3), loss, map(batch, SIZES), batch(5))
+
+
+class Twins(nn.Module):
+    """One network over two inputs, joined to one batch and parted again."""
+
+    def __init__(self, part: Any):
+        super().__init__()
+        self.line, self.part = nn.Linear(6, 3), part
+
+    def forward(self, a: Any, b: Any) -> Any:
+        first, second = self.part(self.line(torch.cat([a, b])), a.shape[0])
+        return functional.cosine_similarity(first, second)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, rows: x.chunk(2),
+        lambda x, rows: x.split(rows),
+        lambda x, rows: x.split([rows] * 2),
+    ],
+    ids=["chunk", "split", "sizes"],
+)
+def test_a_batch_of_two_inputs_may_be_parted(part: Any) -> None:
+    def batch(rows: int) -> Any:
+        return (normal(rows, 6), normal(rows, 6) + 1), normal(rows)
+
+    torch.manual_seed(0)
+    check_losses(Twins(part), functional.mse_loss, map(batch, SIZES), batch(5))
 
 
 class Score(nn.Module):
@@ -271,3 +303,47 @@ def test_masks_of_integers_take_part_in_arithmetic(name: str) -> None:
     rows = normal(5, 3, 4)
     result = sx.predict(model, {"x": rows.numpy(), "mask": more.numpy()}, batch_size=5)
     np.testing.assert_allclose(result["output"], Masked()(rows, more).numpy(), atol=1e-6)
+
+
+class Tagger(nn.Module):
+    def __init__(self, kind: str):
+        super().__init__()
+        self.layers = getattr(nn, kind)(4, 5, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layers(x)[0])
+
+
+def of_tags(outputs: Any, labels: Any) -> Any:
+    return functional.cross_entropy(outputs.flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_take_any_number_of_steps(kind: str) -> None:
+    def batch(rows: int, steps: int) -> Any:
+        return (normal(rows, steps, 4),), torch.arange(rows * steps).reshape(rows, steps) % 3
+
+    torch.manual_seed(0)
+    batches = [batch(rows, steps) for rows, steps in ((2, 3), (1, 9), (6, 1))]
+    check_losses(Tagger(kind), of_tags, batches, batch(3, 5), "all")
+
+
+def test_labels_are_free_where_only_sizes_of_inputs_are_named() -> None:
+    def batch(rows: int, steps: int) -> Any:
+        return (normal(rows, steps, 4),), torch.arange(rows * steps).reshape(rows, steps) % 3
+
+    torch.manual_seed(0)
+    shapes = {"input": {0: torch.export.Dim("rows"), 1: torch.export.Dim("steps")}}
+    batches = [batch(rows, steps) for rows, steps in ((2, 3), (6, 7))]
+    check_losses(nn.Linear(4, 3), of_tags, batches, batch(3, 5), shapes)
+
+
+def test_a_size_that_is_named_and_fixed_is_refused() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(20, 3)).eval()
+    rows, steps = torch.export.Dim("rows"), torch.export.Dim("steps")
+    with pytest.raises(ImportRefused, match=r'axis 1 of "input" +"steps" is 5'):
+        sx.from_torch(net, normal(2, 5, 4), dynamic=({0: rows, 1: steps},))
+    shapes = {0: rows, 1: torch.export.Dim.AUTO, 2: torch.export.Dim.STATIC}
+    model = sx.from_torch(net, normal(2, 5, 4), dynamic=(shapes,))
+    assert str(model.inputs[0].shape) == "[rows,5,4]"

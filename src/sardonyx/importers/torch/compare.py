@@ -21,17 +21,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sardonyx.errors import ImportDiffers, ImportRefused, quote
-from sardonyx.importers.torch.capture import (
-    Source,
-    evaluation_mode,
-    plain_branches,
-    quiet,
-    refusal,
-)
+from sardonyx.importers.torch.capture import evaluation_mode, plain_branches, quiet, refusal
 from sardonyx.importers.torch.copies import copied
 from sardonyx.importers.torch.data import array_of
 from sardonyx.importers.torch.leaves import outputs_by_name
 from sardonyx.importers.torch.masks import Masks, ratios_of, sites_of, unread_masks
+from sardonyx.importers.torch.source import Source
 from sardonyx.model import Model
 from sardonyx.verify.compare import verify
 from sardonyx.verify.noise import BANDS, DIFFERENT, FAILS, GRADIENT_BANDS, SAME, measure

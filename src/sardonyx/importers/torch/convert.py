@@ -13,7 +13,7 @@ from sardonyx.collector import paused
 from sardonyx.edit.merged import IMPORTED
 from sardonyx.errors import ArgumentError, ImportDiffers, ImportRefused, quote
 from sardonyx.grad.driver import path
-from sardonyx.importers.torch.capture import LOSS, Source, captured
+from sardonyx.importers.torch.capture import captured
 from sardonyx.importers.torch.compare import Trainer, compare_outputs, compare_steps
 from sardonyx.importers.torch.data import data_sets, other_sizes
 from sardonyx.importers.torch.doubts import doubts_of
@@ -32,6 +32,7 @@ from sardonyx.importers.torch.refuse import (
     refuse_changes,
 )
 from sardonyx.importers.torch.schedulers import ReduceLROnPlateau, read_scheduler
+from sardonyx.importers.torch.source import LOSS, Source
 from sardonyx.importers.torch.split import Split, split
 from sardonyx.importers.torch.translate import scopes_of, translated
 from sardonyx.model import Model

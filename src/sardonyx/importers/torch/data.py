@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sardonyx.errors import quote
-from sardonyx.importers.torch.capture import Program, Source
+from sardonyx.importers.torch.capture import Program
+from sardonyx.importers.torch.source import Source
 
 LARGEST = 1 << 12  # of sizes that are tried
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from sardonyx.errors import ArgumentError, quote
-from sardonyx.importers.torch.capture import Source, evaluation_mode, quiet
+from sardonyx.importers.torch.capture import evaluation_mode, quiet
+from sardonyx.importers.torch.source import Source
 
 CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 LIKE = (

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import SardonyxError
-from sardonyx.importers.torch.capture import Source, plain_branches, quiet, user_line
+from sardonyx.importers.torch.capture import plain_branches, quiet, user_line
+from sardonyx.importers.torch.source import Source
 from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
 aten = torch.ops.aten

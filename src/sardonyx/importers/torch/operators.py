@@ -19,6 +19,7 @@ from onnxscript import opset18 as op
 
 from sardonyx.importers.torch import cross_entropy, recurrent
 from sardonyx.importers.torch.numbers import number
+from sardonyx.importers.torch.parts import write_slices
 
 aten = torch.ops.aten
 ALPHA = 1.7580993408473766  # the scale of SELU times its alpha
@@ -38,6 +39,13 @@ LIBRARY.define(
     "cross_entropies(Tensor x, Tensor target, Tensor? weight, int ignore_index, float smoothing)"
     " -> Tensor"
 )
+STEPS = (
+    "Tensor[] weights, bool has_biases, int num_layers, float dropout, bool train,"
+    " bool bidirectional, bool batch_first"
+)
+LIBRARY.define(f"lstm(Tensor x, Tensor[] states, {STEPS}) -> (Tensor, Tensor, Tensor)")
+for name in ("gru", "rnn_tanh", "rnn_relu"):
+    LIBRARY.define(f"{name}(Tensor x, Tensor state, {STEPS}) -> (Tensor, Tensor)")
 
 
 def _same(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -83,6 +91,18 @@ def _losses(
     return x.new_empty([*x.shape[:1], *x.shape[2:]] if x.dim() > 1 else [])
 
 
+def _states(
+    x: torch.Tensor, states: Any, weights: Any, has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """What a recurrent layer returns; torch runs it step by step, which fixes their number."""
+    states = [states] if isinstance(states, torch.Tensor) else states
+    width = states[0].shape[2] * (2 if bidirectional else 1)
+    return x.new_empty(*x.shape[:2], width), *(torch.empty_like(state) for state in states)
+
+
+for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+    torch.library.register_fake(f"sardonyx::{name}", _states, lib=LIBRARY)
 torch.library.register_fake("sardonyx::grouped_mm", _products, lib=LIBRARY)
 torch.library.register_fake("sardonyx::cross_entropies", _losses, lib=LIBRARY)
 
@@ -113,6 +133,8 @@ def mark(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
                 _replace(node, marked, (*tensors, momentum, eps))
         elif node.target is aten.cross_entropy_loss.default:
             _keep_losses(node)
+        elif node.target in (aten.chunk.default, aten.split.Tensor):
+            write_slices(node)
         elif node.target in CONVERTED_FIRST:
             _convert_first(node)
         elif _begins_with_number(node):
@@ -497,4 +519,8 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     aten.gru.input: recurrent.gru,
     aten.rnn_tanh.input: recurrent.rnn_tanh,
     aten.rnn_relu.input: recurrent.rnn_relu,
+    torch.ops.sardonyx.lstm.default: recurrent.lstm,
+    torch.ops.sardonyx.gru.default: recurrent.gru,
+    torch.ops.sardonyx.rnn_tanh.default: recurrent.rnn_tanh,
+    torch.ops.sardonyx.rnn_relu.default: recurrent.rnn_relu,
 }

@@ -8,15 +8,11 @@ from typing import Any
 import torch
 
 from sardonyx.errors import ArgumentError, ImportRefused, quote
-from sardonyx.importers.torch.capture import (
-    Source,
-    attributes_restored,
-    evaluation_mode,
-    quiet,
-)
+from sardonyx.importers.torch.capture import attributes_restored, evaluation_mode, quiet
 from sardonyx.importers.torch.leaves import outputs_by_name
 from sardonyx.importers.torch.optimizers import names_of
 from sardonyx.importers.torch.script import Part
+from sardonyx.importers.torch.source import Source
 from sardonyx.importers.torch.split import CRITERION
 from sardonyx.model import Model
 from sardonyx.record.optim import Optimizer

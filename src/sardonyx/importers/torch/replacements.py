@@ -254,6 +254,17 @@ def grouped_mm(
     return result if bias is None else result + bias
 
 
+def _recurrent(name: str) -> Callable[..., Any]:
+    """A recurrent layer over any number of steps; one over packed sequences as it is."""
+
+    def run(x: Any, states: Any, weights: Any, has_biases: Any, *settings: Any) -> Any:
+        is_packed = not isinstance(has_biases, bool)
+        layer = getattr(torch if is_packed else torch.ops.sardonyx, name)
+        return layer(x, states, weights, has_biases, *settings)
+
+    return run
+
+
 def _lengths(lengths: Any, like: Any) -> Any:
     if isinstance(lengths, torch.Tensor):
         return lengths.to(torch.int64)
@@ -277,6 +288,8 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.cdist: cdist,
     functional.multi_head_attention_forward: multi_head_attention_forward,
 }
+for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+    REPLACEMENTS[getattr(torch, name)] = _recurrent(name)
 if hasattr(torch, "_grouped_mm"):
     REPLACEMENTS[torch._grouped_mm] = grouped_mm
 if hasattr(functional, "linear_cross_entropy"):  # since torch 2.13

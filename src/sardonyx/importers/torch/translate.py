@@ -21,15 +21,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from sardonyx.errors import ImportRefused, MissingExtra, quote
 from sardonyx.grad.driver import STOPPED
-from sardonyx.importers.torch.capture import (
-    Program,
-    Source,
-    evaluation_mode,
-    quiet,
-    refused,
-)
+from sardonyx.importers.torch.capture import Program, evaluation_mode, quiet, refused
 from sardonyx.importers.torch.doubts import line_of, lines_of_operator
 from sardonyx.importers.torch.recurrent import STOP_SEED
+from sardonyx.importers.torch.source import Source
 from sardonyx.model import Model
 
 OPSET = 18  # the one that torch's translations are written in
@@ -70,7 +65,7 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
     model = result.model
     _refuse_writes(result.exported_program, program, source)
     _name_weights(model, module)
-    with quiet():
+    with quiet(), refused(module):
         _simplify(model)
     _keep_padding(model.graph)
     _name_ends(model.graph, program)
