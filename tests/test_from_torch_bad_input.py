@@ -286,6 +286,20 @@ def as_number(outputs: Any, label: Any) -> Any:
     return torch.tensor(squared(outputs, label).item())
 
 
+class Centered(nn.Module):
+    """Counts in training mode, in a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+        self.register_buffer("center", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.center = 0.9 * self.center + 0.1 * x.detach().mean(0)
+        return self.line(x - self.center)
+
+
 TRAININGS: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss that writes to outputs": (lambda: trained(plain(), writes_outputs), '"output"'),
     "a loss that writes to labels": (lambda: trained(plain(), writes_labels), '"label"'),
@@ -298,8 +312,21 @@ TRAININGS: dict[str, tuple[Callable[[], Any], str]] = {
     "a hook on a parameter": (with_parameter_hook, 'parameter "line.weight"'),
     "a hook on a module": (with_module_hook, 'module "line"'),
     "a hook on an optimizer": (with_optimizer_hook, 'optimizer "SGD"'),
+    "a buffer, where the loss is a name": (
+        lambda: sx.from_torch(Centered(), example(), loss="mse", optimizer="sgd"),
+        '"center"',
+    ),
     "a class of optimizers": (lambda: trained(plain(), optimizer=torch.optim.SGD), '"SGD" is no'),
 }
+
+
+def test_a_buffer_that_is_assigned_in_training_mode_is_put_back() -> None:
+    net = Centered()
+    center = net.center
+    with pytest.raises(ImportRefused, match='"center"'):
+        trained(net)
+    assert net.center is center
+    assert not center.any()
 
 
 @pytest.mark.parametrize("name", TRAININGS)

@@ -5,9 +5,12 @@ with torch, and raises where they differ. What cannot be taken over is refused b
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -446,6 +449,18 @@ def head_of_training_mode() -> Made:
     return Net(run, a=nn.Linear(4, 3), aux=nn.BatchNorm1d(3)), normal(5, 4), normal(5, 3)
 
 
+@case
+def embedding_whose_gradient_is_shared() -> Made:
+    parts = nn.Embedding(7, 4, padding_idx=2, scale_grad_by_freq=True), nn.Linear(4, 3)
+    return nn.Sequential(*parts), torch.tensor([[1, 1, 2], [1, 5, 2]]), normal(2, 3, 3)
+
+
+@refused('parameter "0.weight"')
+def embedding_with_rows_of_limited_length() -> Made:
+    parts = nn.Embedding(7, 4, max_norm=1.0), nn.Linear(4, 3)
+    return nn.Sequential(*parts), torch.tensor([[1, 1, 2], [1, 5, 2]]), normal(2, 3, 3)
+
+
 @refused("rrelu")
 def random_slopes() -> Made:
     return layers(nn.RReLU()), normal(5, 4), normal(5, 3)
@@ -463,6 +478,14 @@ class Doubled(torch.autograd.Function):
     def backward(ctx: Any, g: Any) -> Any:
         (x,) = ctx.saved_tensors
         return g * 3 * x
+
+
+@refused("wrapped")
+def module_of_several_processes() -> Made:
+    net = object.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(net)
+    net.module = nn.Linear(4, 3)
+    return net, normal(5, 4), normal(5, 3)
 
 
 @refused('"Doubled"')
@@ -493,6 +516,22 @@ def imported(make: Callable[[], Made]) -> Any:
 def test_a_module_trains_as_in_torch(name: str) -> None:
     model = imported(CASES[name])
     assert ", same, training" in model.metadata["sardonyx.imported"]
+
+
+@pytest.mark.parametrize("kind", [2.0, 1.0])
+def test_rows_of_an_embedding_may_be_shortened_as_they_are_read(
+    kind: float, tmp_path: pathlib.Path
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Embedding(7, 4, max_norm=1.0, norm_type=kind).eval()
+    long = float(net.weight.norm(kind, dim=1).max())
+    model = sx.from_torch(net, torch.tensor([[1, 1, 2], [1, 5, 2]]))
+    ids = torch.tensor([[0, 1, 2], [3, 4, 5], [6, 6, 6]])
+    sx.save(model, tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    (rows,) = session.run(None, {"input": ids.numpy()})
+    assert long > 1.0
+    assert np.allclose(rows, net(ids).detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", marked(REFUSED))

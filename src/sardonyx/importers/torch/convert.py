@@ -30,6 +30,7 @@ from sardonyx.importers.torch.refuse import (
     parameters_of,
     refuse_arguments,
     refuse_changes,
+    refuse_rescaled,
 )
 from sardonyx.importers.torch.schedulers import ReduceLROnPlateau, read_scheduler
 from sardonyx.importers.torch.source import LOSS, Source
@@ -95,7 +96,8 @@ def from_torch(
     wants_record = source.labels is not None or loss is not None
     refuse_arguments(source, wants_record, optimizer, scheduler, training)
     with paused():
-        observation = observe(source) if source.labels is not None else Observation()
+        observation = observe(source) if wants_record else Observation()
+        refuse_rescaled(observation.rescaled)
         program = captured(source, dynamic, observation.depth)
         doubts = doubts_of(program.exported)
         if not verify:

@@ -19,7 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import SardonyxError
-from sardonyx.importers.torch.capture import plain_branches, quiet, user_line
+from sardonyx.importers.torch.capture import (
+    attributes_restored,
+    plain_branches,
+    quiet,
+    user_line,
+)
 from sardonyx.importers.torch.source import Source
 from sardonyx.importers.torch.stochastic_depth import RowDropout, ranks, row_dropout
 
@@ -50,6 +55,7 @@ class Observation:
     attention -- the dropout ratio of each attention, in the order of calls
     draws     -- every random draw
     changes   -- the buffers that it changed
+    rescaled  -- the weights of which it shortened rows in place (`max_norm`), and the lines
     depth     -- the modules that drop whole rows of what they are given
     functions -- what was called of `torch.autograd.Function`, with gradients of its own
     problem   -- why the module does not run in training mode
@@ -58,15 +64,16 @@ class Observation:
     attention: list[float] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
+    rescaled: list[tuple[str, str]] = field(default_factory=list)
     depth: dict[torch.nn.Module, RowDropout] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     problem: str = ""
 
 
 class _Draws(TorchDispatchMode):
-    def __init__(self, observation: Observation):
+    def __init__(self, observation: Observation, module: torch.nn.Module):
         super().__init__()
-        self.observation = observation
+        self.observation, self.module = observation, module
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -75,6 +82,9 @@ class _Draws(TorchDispatchMode):
         if func in RANDOM_CALLS:
             shape = tuple(getattr(result, "shape", ()))
             self.observation.draws.append(Draw(str(func), shape, user_line()))
+        if func is aten.embedding_renorm_.default:
+            names = {p.data_ptr(): n for n, p in self.module.named_parameters()}
+            self.observation.rescaled.append((names.get(args[0].data_ptr(), ""), user_line()))
         return result
 
 
@@ -126,7 +136,7 @@ def observe(source: Source) -> Observation:
             part.training = True
         try:
             part_ranks: dict[torch.nn.Module, int] = {}
-            watching = _Attention(observation), _Draws(observation), _functions(observation)
+            watching = _Attention(observation), _Draws(observation, module), _functions(observation)
             with contextlib.ExitStack() as stack:
                 for context in (*watching, ranks(module, part_ranks), plain_branches()):
                     stack.enter_context(context)
@@ -138,21 +148,18 @@ def observe(source: Source) -> Observation:
         except Exception as error:  # the user's own code: it may need a gradient, or more rows
             observation.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         observation.changes = [
-            n for n, b in module.named_buffers() if b in before and not torch.equal(b, before[b])
+            n for n, b in module.named_buffers() if n in before and not torch.equal(b, before[n])
         ]
     return observation
 
 
 @contextlib.contextmanager
-def _restored(module: torch.nn.Module) -> Iterator[dict[torch.Tensor, torch.Tensor]]:
-    """Put the modes and buffers of a module back as they were; these buffers are at hand inside."""
+def _restored(module: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Put a module back as it was; copies of its buffers are at hand inside."""
     modes = {m: m.training for m in module.modules()}
-    buffers = {b: b.detach().clone() for b in module.buffers()}
     try:
-        yield buffers
+        with attributes_restored(module):
+            yield {n: b.detach().clone() for n, b in module.named_buffers()}
     finally:
         for part, mode in modes.items():
             part.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers.items():
-                buffer.copy_(value)

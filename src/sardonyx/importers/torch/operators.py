@@ -401,12 +401,25 @@ def embedding(
     sparse: bool = False,
 ) -> Any:
     rows = op.Gather(weight, indices, axis=0)
+    if scale_grad_by_freq:
+        rows = _shared_gradient(rows, weight, indices)
     if padding_idx < 0:
         return rows
     # The padding's row gets no gradient from here.
     is_padding = op.Equal(indices, op.CastLike(op.Constant(value_int=padding_idx), indices))
     last = op.Unsqueeze(is_padding, op.Constant(value_ints=[-1]))
     return op.Where(last, recurrent.stopped(rows), rows)
+
+
+def _shared_gradient(rows: Any, weight: Any, indices: Any) -> Any:
+    """The same rows, with gradients divided by how often a call reads each of them."""
+    flat = op.Reshape(indices, op.Constant(value_ints=[-1]))
+    ones = op.Expand(number(1.0, weight), op.Shape(flat))
+    zeros = op.Expand(number(0.0, weight), op.Shape(weight, start=0, end=1))
+    counts = op.ScatterElements(zeros, flat, ones, axis=0, reduction="add")
+    counts = op.Unsqueeze(op.Gather(counts, indices, axis=0), op.Constant(value_ints=[-1]))
+    fixed = recurrent.stopped(rows)
+    return op.Add(fixed, op.Div(op.Sub(rows, fixed), counts))
 
 
 def batch_norm(

@@ -26,6 +26,12 @@ def refuse_arguments(
     source: Source, wants_record: bool, optimizer: Any, scheduler: Any, training: Mapping[str, Any]
 ) -> None:
     """Refuse arguments that do not fit together, before any work."""
+    if isinstance(source.module, torch.nn.parallel.DistributedDataParallel):
+        raise ImportRefused(
+            "the module is wrapped for several processes",
+            [["DistributedDataParallel"]],
+            hint="pass what is inside, module.module; its optimizer has the same parameters",
+        )
     if not wants_record:
         arguments = {"optimizer": optimizer, "scheduler": scheduler, **training}
         rows = [[quote(n)] for n, v in arguments.items() if v is not None]
@@ -142,7 +148,19 @@ def _refuse_hooks(source: Source, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-# -- buffers ----------------------------------------------------------------------------
+# -- buffers and weights ----------------------------------------------------------------
+
+
+def refuse_rescaled(weights: Sequence[tuple[str, str]]) -> None:
+    """Refuse to train weights of which rows are shortened in place when they are read."""
+    rows = [[f"parameter {quote(name)}", "max_norm", line] for name, line in weights]
+    if rows:
+        raise ImportRefused(
+            "rows of these embeddings are rescaled in place when they are read, and a record "
+            "changes weights by its updates only",
+            [list(row) for row in dict.fromkeys(map(tuple, rows))],
+            hint="leave out max_norm, and normalize the rows that are read instead",
+        )
 
 
 def refuse_changes(module: torch.nn.Module, served: Model, changes: Sequence[str]) -> None:

@@ -122,6 +122,25 @@ def ctc_loss(
     return _reduced(each, reduction)
 
 
+def embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """Rows that are longer than `max_norm` are shortened as they are read; torch writes them."""
+    rows = functional.embedding(
+        input, weight, padding_idx, None, norm_type, scale_grad_by_freq, sparse
+    )
+    if max_norm is None:
+        return rows
+    norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
+    return rows * torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
+
+
 def embedding_bag(
     input: Any,
     weight: Any,
@@ -280,6 +299,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     functional.multilabel_margin_loss: multilabel_margin_loss,
     functional.ctc_loss: ctc_loss,
+    functional.embedding: embedding,
     functional.embedding_bag: embedding_bag,
     functional.rrelu: rrelu,
     functional.adaptive_max_pool1d: _adaptive_max_pool(1),
