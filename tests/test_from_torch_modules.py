@@ -18,6 +18,7 @@ pytest.importorskip("onnxscript")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import sardonyx as sx  # noqa: E402
@@ -450,6 +451,19 @@ def head_of_training_mode() -> Made:
 
 
 @case
+def one_map_over_rows() -> Made:
+    return Net(lambda s, x: torch.vmap(s.a)(x), a=nn.Linear(4, 3)), normal(5, 4), normal(5, 3)
+
+
+@case
+def weights_that_are_pruned_and_used() -> Made:
+    net = layers(nn.Tanh())
+    prune.l1_unstructured(net[0], "weight", 0.4)
+    net(normal(5, 4))  # the layer keeps its masked weight, with its gradient
+    return net, normal(5, 4), normal(5, 3)
+
+
+@case
 def embedding_whose_gradient_is_shared() -> Made:
     parts = nn.Embedding(7, 4, padding_idx=2, scale_grad_by_freq=True), nn.Linear(4, 3)
     return nn.Sequential(*parts), torch.tensor([[1, 1, 2], [1, 5, 2]]), normal(2, 3, 3)
@@ -496,7 +510,8 @@ def gradient_of_its_own() -> Made:
 
 # -- tests ------------------------------------------------------------------------------
 
-QUICK = ("alpha dropout", "dropout in a checkpoint", "attention with weights and padding",
+QUICK = ("weights that are pruned and used", "one map over rows", "alpha dropout",
+         "dropout in a checkpoint", "attention with weights and padding",
          "bags with offsets and padding", "stochastic depth", "dropped rows by uniform numbers",
          "batch norm that averages over all batches", "gradient of its own")  # fmt: skip
 

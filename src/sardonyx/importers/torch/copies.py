@@ -21,7 +21,7 @@ def copied(parts: tuple[Any, ...]) -> tuple[Any, ...]:
     torch's own way of copying an optimizer leaves out the attributes that a subclass has added;
     Python's way of copying a function leaves it with the originals.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(t): t.detach().clone() for t in _results(parts)}
     copies = copy.deepcopy(parts, memo)
     for part, twin in zip(parts, copies, strict=True):
         if isinstance(part, torch.optim.Optimizer):
@@ -29,6 +29,13 @@ def copied(parts: tuple[Any, ...]) -> tuple[Any, ...]:
                 if name not in vars(twin) and not name.startswith("_") and name != "step":
                     setattr(twin, name, copy.deepcopy(value, memo))
     return tuple(_rebound(c, memo, DEPTH) for c in copies)
+
+
+def _results(parts: tuple[Any, ...]) -> list[torch.Tensor]:
+    """What modules keep of their last call, with gradients: torch copies none of these tensors."""
+    modules = [m for p in parts if isinstance(p, torch.nn.Module) for m in p.modules()]
+    values = [v for m in modules for v in vars(m).values() if isinstance(v, torch.Tensor)]
+    return [v for v in values if not v.is_leaf]
 
 
 def _rebound(value: Any, memo: dict[int, Any], depth: int) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from sardonyx.errors import ImportRefused
 from sardonyx.importers.torch.capture import INTERNAL
@@ -184,6 +185,8 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 def _memory(node: torch.fx.Node) -> int | None:
     value = node.meta.get("val")
+    while isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
+        value = get_unwrapped(value)  # inside of torch.vmap
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
