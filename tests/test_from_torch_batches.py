@@ -347,3 +347,30 @@ def test_a_size_that_is_named_and_fixed_is_refused() -> None:
     shapes = {0: rows, 1: torch.export.Dim.AUTO, 2: torch.export.Dim.STATIC}
     model = sx.from_torch(net, normal(2, 5, 4), dynamic=(shapes,))
     assert str(model.inputs[0].shape) == "[rows,5,4]"
+
+
+class LastStep(nn.Module):
+    """A recurrent network of steps first, and of a state that is given where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Any, state: Any = None) -> Any:
+        return self.head(self.layer(x, state)[0][-1])
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_rows_are_free_behind_steps(stateful: bool) -> None:
+    def batch(steps: int, rows: int) -> Any:
+        states = (normal(1, rows, 5),) if stateful else ()
+        return (normal(steps, rows, 4), *states), torch.arange(rows) % 3
+
+    torch.manual_seed(0)
+    net = LastStep()
+    batches = [batch(steps, rows) for steps, rows in ((3, 2), (9, 1), (4, 7))]
+    check_losses(net, functional.cross_entropy, batches, batch(5, 3), "all")
+    optimizer, (arguments, labels) = torch.optim.SGD(net.parameters(), 0.1), batch(5, 3)
+    settings = {"loss": functional.cross_entropy, "labels": labels, "optimizer": optimizer}
+    model = sx.from_torch(net, arguments, dynamic="all", **settings)
+    assert "label" not in [value.name for value in model.inputs]

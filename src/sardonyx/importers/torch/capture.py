@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from sardonyx import errors
 from sardonyx.errors import ImportRefused, SardonyxError, quote
 from sardonyx.importers.torch.replacements import Replacing
-from sardonyx.importers.torch.sizes import free_sizes, refuse_fixed
+from sardonyx.importers.torch.sizes import free_sizes, one_name_each, refuse_fixed
 from sardonyx.importers.torch.source import LOSS, Source
 from sardonyx.importers.torch.stochastic_depth import RowDropout, write
 
@@ -115,6 +115,7 @@ def captured(
         program = _with_free_batch(program, source, values, depth)
     _refuse_complex_outputs(program)
     refuse_fixed(program.free, program.sizes(), dynamic)
+    program.free = one_name_each(program.free, program.sizes())
     return program
 
 

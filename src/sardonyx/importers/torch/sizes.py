@@ -70,6 +70,15 @@ def _of_labels(
     return {(n, a): sizes[a, size] for n, a, size in places if (a, size) in sizes}
 
 
+def one_name_each(
+    free: Mapping[tuple[str, int], str], sizes: Mapping[tuple[str, int], Any]
+) -> dict[tuple[str, int], str]:
+    """The free axes, of which those that torch has found to be one size have its first name."""
+    names: dict[str, str] = {}
+    symbols = {p: str(size) for p, size in sizes.items() if not isinstance(size, int)}
+    return {p: names.setdefault(symbols.get(p, name), name) for p, name in free.items()}
+
+
 def refuse_fixed(
     free: Mapping[tuple[str, int], str], sizes: Mapping[tuple[str, int], Any], dynamic: Any
 ) -> None:

@@ -70,6 +70,7 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
     _keep_padding(model.graph)
     _name_ends(model.graph, program)
     _name_sizes(model.graph, program)
+    _read_sizes_early(model.graph)
     _tidy(model.graph)
     return Model(model)
 
@@ -370,6 +371,27 @@ def _renamed(size: Any, pattern: Any, names: Mapping[str, str]) -> Any:
     if size.value.isdigit():  # torch has found that the network fixes this size
         return int(size.value)
     return ir.SymbolicDim(pattern.sub(lambda m: names[m.group()], size.value))
+
+
+def _read_sizes_early(graph: ir.Graph) -> None:
+    """Read a size that several inputs have from the first: served graphs have no labels."""
+    places: dict[str, tuple[ir.Value, int]] = {}
+    for value in graph.inputs:
+        for axis, size in enumerate(value.shape or ()):
+            if isinstance(size, ir.SymbolicDim) and size.value:
+                places.setdefault(size.value, (value, axis))
+    for node in graph.all_nodes():
+        value, axis = node.inputs[0] if node.inputs else None, node.attributes.get_int("start", 0)
+        if node.op_type != "Shape" or value is None or value not in graph.inputs:
+            continue
+        if node.attributes.get_int("end", 0) != axis + 1 or value.shape is None:
+            continue
+        size = value.shape[axis]
+        if isinstance(size, ir.SymbolicDim) and size.value in places:
+            first, place = places[size.value]
+            node.replace_input_with(0, first)
+            node.attributes.add(ir.AttrInt64("start", place))
+            node.attributes.add(ir.AttrInt64("end", place + 1))
 
 
 def _tidy(graph: ir.Graph) -> None:
