@@ -124,3 +124,27 @@ def test_python_that_looks_at_values_is_refused() -> None:
 def test_leaves_that_are_no_arrays_are_named() -> None:
     with pytest.raises(ArgumentError, match='"activation"'):
         sx.from_jax(lambda p, x: x, {"activation": jnp.tanh}, jnp.ones(3))
+
+
+def test_running_and_integer_reductions_over_a_free_size() -> None:
+    def function(_: Any, x: Any) -> Any:
+        numbers = (x * 1000).astype(jnp.int32)
+        running = jnp.cumprod(x, 0), jax.lax.cummax(x, 0), jax.lax.cummin(x, 0, reverse=True)
+        return *running, jax.lax.cumlogsumexp(x, 0), numbers.prod(0), numbers.prod()
+
+    (n,) = jax.export.symbolic_shape("n")
+    model = sx.from_jax(function, {}, jax.ShapeDtypeStruct((n, 3), jnp.float32))
+    for count in (1, 6):
+        x = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+        for actual, expected in zip(run(model, x=x), jax.jit(function)({}, x), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_what_jax_does_not_take_with_free_sizes_is_refused_with_its_line() -> None:
+    (n,) = jax.export.symbolic_shape("n")
+    struct = jax.ShapeDtypeStruct((n, 3), jnp.float32)
+    with pytest.raises(ImportRefused, match="symbolic sizes") as refusal:
+        sx.from_jax(lambda _, x: jnp.indices(x.shape)[0] + x, {}, struct)
+    assert "jnp.indices" in str(refusal.value)
+    with pytest.raises(ImportRefused, match="symbolic sizes"):
+        sx.from_jax(lambda _, x: jnp.pad(x, ((2, 0), (0, 0)), mode="reflect"), {}, struct)

@@ -29,6 +29,7 @@ BY = np.array([3, 0, -1, -2, 2, -1, -1, 31], np.int32)
 WORDS = np.array([0, 1, 2**31, 2**32 - 1, 12345, 7], np.uint32)
 SMALL = np.array([-128, 127, -1, 5, 0, 100], np.int8)
 TABLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+LARGE = np.random.default_rng(0).integers(0, 2**32, (7, 5))
 NANS = np.array([[1, NAN, 3], [NAN, 2, 1], [3, 2, NAN], [-INF, -INF, -INF]], np.float32)
 KEY = jax.random.key(3)
 
@@ -193,6 +194,24 @@ EXACT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: (x @ x.T, x.sum(), x.prod(1)),
         (np.arange(6, dtype=np.int32).reshape(2, 3),),
     ),
+    "sums and products that wrap around": (
+        lambda x, y: (x.sum(), x.sum(1), x.prod(), y.sum(0), y.prod(1), jnp.cumprod(x, 1)),
+        (LARGE.astype(np.int32), LARGE.astype(np.uint32)),
+    ),
+    "extremes of words": (
+        lambda x: (x.max(), x.max(1), x.min(), x.min(0), jnp.argmax(x, 1), jnp.clip(x, 9, x[0])),
+        (LARGE.astype(np.uint32),),
+    ),
+    "no elements along an axis": (
+        lambda x: (
+            jnp.max(x[:, :0], axis=1, initial=-3.0),
+            (x[:, :0] > 0).any(1),
+            (x[:, :0] > 0).all(1),
+            x[:, :0].astype(int).prod(1),
+            jnp.pad(x, ((0, 0), (1, 2)), mode="edge"),
+        ),
+        (TABLE[0],),
+    ),
     "products of bytes": (
         lambda x: lax.dot_general(x, x, (((0,), (0,)), ((), ())), preferred_element_type=jnp.int32),
         (SMALL,),
@@ -284,3 +303,20 @@ def test_values_are_those_of_jax(name: str) -> None:
     for actual, expected in results(*ROUNDED[name]):
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@pytest.mark.parametrize("bits", [32, 33, 63])
+def test_long_integers_are_exactly_those_of_jax(dtype: Any, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    x, y = (rng.integers(0, 2**bits, (5, 6), dtype=np.uint64).astype(dtype) for _ in range(2))
+
+    def function(x: Any, y: Any) -> Any:
+        extremes = x.max(1), x.max(), x.min(0), jnp.argmax(x, 1), jnp.argmin(x), jnp.sort(x)
+        totals = x.sum(0), x.sum(), x.prod(1), jnp.cumsum(x, 1), lax.cummax(x, 1)
+        return extremes, totals, jnp.maximum(x, y), jnp.minimum(x, y), jnp.sign(x)
+
+    with jax.enable_x64(True):
+        for actual, expected in results(function, (x, y)):
+            assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_array_equal(actual, expected)

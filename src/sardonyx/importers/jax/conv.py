@@ -50,8 +50,6 @@ def conv_general_dilated(
     kernel = converted(op, w, wide)
     w = op.transpose(kernel, numbers.rhs_spec)
     spatial = len(padding)
-    if is_static(out[0].shape) and 0 in out[0].shape:
-        return op.expanded(op.const(0, kind), out[0].shape)
     is_spread = any(d != 1 for d in lhs_dilation) and all(s == 1 for s in window_strides)
     if is_spread and batch_group_count == 1 and is_static([p for pair in padding for p in pair]):
         settings = (numbers.rhs_spec, padding, lhs_dilation, rhs_dilation, feature_group_count)

@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from sardonyx.errors import ArgumentError, ImportRefused, counted
 from sardonyx.importers.jax import keys
-from sardonyx.importers.jax.writer import Refusal, Writer, shape_of
+from sardonyx.importers.jax.writer import Refusal, Writer, is_static, shape_of
 
 TRANSFORMATION = re.compile(r"[a-z_]+\(")
 FAMILIES = (
@@ -130,7 +130,7 @@ class Reader:
                     _require_real(atom.aval)
             if name not in RULES:
                 raise Refusal("no rule")
-            results = self._apply(op, RULES[name], equation, operands)
+            results = _empty(op, avals) or self._apply(op, RULES[name], equation, operands)
         except (Refusal, core.InconclusiveDimensionOperation) as refusal:
             del op.nodes[before:]
             reason = str(refusal) if isinstance(refusal, Refusal) else "a comparison of free sizes"
@@ -199,6 +199,17 @@ def dtype_of(aval: Any) -> ir.DataType | None:
         return ir.DataType.from_numpy(np.dtype(dtype))
     except TypeError:
         return None
+
+
+def _empty(op: Writer, avals: Sequence[Any]) -> list[ir.Value]:
+    """The results, if none has an element: few kernels of onnxruntime take such arrays."""
+    if any(_is_complex(aval) for aval in avals):
+        return []
+    shapes = [keys.physical(aval).shape for aval in avals]
+    if not all(is_static(shape) and 0 in shape for shape in shapes):
+        return []
+    pairs = zip(shapes, avals, strict=True)
+    return [op.const(np.zeros(s, np.bool_), dtype_of(aval)) for s, aval in pairs]
 
 
 def constant(op: Writer, value: Any, aval: Any = None) -> ir.Value:

@@ -17,7 +17,7 @@ T = ir.DataType
 # One operator of ONNX means exactly this primitive.
 SAME = {
     "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "neg": "Neg", "abs": "Abs",
-    "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
+    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
     "logistic": "Sigmoid", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
     "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
     "acosh": "Acosh", "atanh": "Atanh", "floor": "Floor", "ceil": "Ceil", "erf": "Erf",
@@ -81,6 +81,15 @@ def maximum(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
 @importer("min")
 def minimum(op: Writer, x: ir.Value, y: ir.Value) -> ir.Value:
     return op.And(x, y) if x.dtype == T.BOOL else smaller(op, x, y)
+
+
+@importer("sign")
+def sign(op: Writer, x: ir.Value) -> ir.Value:
+    if x.dtype != T.INT64:
+        return op.Sign(x)
+    # onnxruntime's Sign is wrong of the numbers of which its Max is: NOTE [wide integers]
+    zero = op.like(0, x)
+    return op.Sub(op.cast(op.Greater(x, zero), T.INT64), op.cast(op.Less(x, zero), T.INT64))
 
 
 @importer("clamp")

@@ -148,8 +148,6 @@ def gather(
     numbers, shape = dimension_numbers, x.meta["aval"].shape
     mode = GatherScatterMode.from_any(mode)
     result = out[0].shape
-    if is_static(result) and 0 in result:
-        return op.expanded(op.const(np.zeros((), x.dtype.numpy())), result)  # type: ignore[union-attr]
     pairs = list(
         zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     )

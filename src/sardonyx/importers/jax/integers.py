@@ -17,9 +17,16 @@ from sardonyx.importers.jax.writer import Refusal, Writer
 T = ir.DataType
 UNSIGNED = {T.INT8: T.UINT8, T.INT16: T.UINT16, T.INT32: T.UINT32, T.INT64: T.UINT64}
 
+TOP = np.uint64(1 << 63)
+
 
 def is_signed(x: ir.Value) -> bool:
     return x.dtype in UNSIGNED
+
+
+def signed_order(op: Writer, x: ir.Value) -> ir.Value:
+    """uint64 as int64 that order alike: onnxruntime orders no uint64."""
+    return op.BitCast(op.BitwiseXor(x, op.const(TOP)), to=int(T.INT64))
 
 
 @importer("and")

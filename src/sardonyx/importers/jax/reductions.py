@@ -5,27 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from jax import lax
 
 from sardonyx.importers.arithmetic import extreme
 from sardonyx.importers.jax.driver import Reader, importer
 from sardonyx.importers.jax.elementwise import converted, is_float, maximum, minimum
-from sardonyx.importers.jax.integers import and_, or_, xor
+from sardonyx.importers.jax.integers import TOP, and_, or_, signed_order, xor
 from sardonyx.importers.jax.writer import Refusal, Writer, is_static
 
 T = ir.DataType
+LONG = (T.INT64, T.UINT64)
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 @importer("reduce_sum")
 def reduce_sum(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
-    return op.total(x, list(axes))
+    if x.dtype not in LONG:
+        return op.total(x, list(axes))
+    # onnxruntime adds integers up in float64: the halves of words have sums that are exact.
+    word = op.cast(x, T.INT64)
+    shift = op.const(np.int64(1 << 32))
+    low = op.BitwiseAnd(word, op.const(np.int64((1 << 32) - 1)))
+    high = op.total(op.Div(op.Sub(word, low), shift), list(axes))
+    return op.cast(op.Add(op.Mul(high, shift), op.total(low, list(axes))), x.dtype)
 
 
 @importer("reduce_prod")
 def reduce_prod(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
-    return op.ReduceProd(x, list(axes), keepdims=0) if len(axes) else x
+    if is_float(x) or not len(axes):
+        return op.ReduceProd(x, list(axes), keepdims=0) if len(axes) else x
+    # onnxruntime multiplies integers in float64, and does not wrap around.
+    if is_static([x.meta["aval"].shape[a] for a in axes]):
+        if any(_is_zero(x.meta["aval"].shape[a]) for a in axes):
+            return op.ReduceProd(x, list(axes), keepdims=0)
+        return folded(op, x, axes, lambda a, b: op.Mul(a, b))
+    return op.inline(op, lambda v: _product(v, axes), x)[0]
+
+
+def _product(x: Any, axes: Sequence[int]) -> Any:
+    for axis in sorted(axes, reverse=True):
+        rows = jnp.moveaxis(x, axis, 0)
+        x = lax.scan(lambda c, v: (c * v, None), jnp.ones(rows.shape[1:], x.dtype), rows)[0]
+    return x
 
 
 @importer("reduce_max")
@@ -39,21 +63,53 @@ def reduce_min(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
 
 
 def _extreme(op: Writer, x: ir.Value, axes: Sequence[int], op_type: str) -> ir.Value:
-    return extreme(op, op_type, x, list(axes), keepdims=0) if len(axes) else x
+    if not len(axes):
+        return x
+    shape = x.meta["aval"].shape
+    if any(_is_zero(shape[a]) for a in axes):
+        left = [d for a, d in enumerate(shape) if a not in axes]
+        return op.expanded(op.const(_weakest(x.dtype, op_type), x.dtype), left)  # type: ignore[arg-type]
+    if x.dtype in LONG:
+        return _long_extreme(op, x, axes, largest=int(op_type == "ReduceMax"))
+    return extreme(op, op_type, x, list(axes), keepdims=0)
+
+
+def _is_zero(size: Any) -> bool:
+    return isinstance(size, (int, np.integer)) and int(size) == 0
+
+
+def _weakest(dtype: ir.DataType, op_type: str) -> Any:
+    """What a reduction of no elements gives."""
+    is_max = op_type == "ReduceMax"
+    if dtype == T.BOOL or dtype.is_floating_point():
+        return not is_max if dtype == T.BOOL else -np.inf if is_max else np.inf
+    limits = np.iinfo(dtype.numpy())
+    return limits.min if is_max else limits.max
+
+
+def _long_extreme(op: Writer, x: ir.Value, axes: Sequence[int], largest: int) -> ir.Value:
+    """Without ReduceMax, for the reason given in elementwise.py."""
+    kind = x.dtype
+    x = signed_order(op, x) if kind == T.UINT64 else x
+    for axis in axes:
+        x = op.TopK(x, [1], axis=axis, largest=largest, sorted=1, outputs=2)[0]
+    if kind == T.UINT64:
+        x = op.BitwiseXor(op.BitCast(x, to=int(T.UINT64)), op.const(TOP))
+    return op.squeezed(x, axes)
 
 
 @importer("reduce_and")
 def reduce_and(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
     if x.dtype != T.BOOL:
         return folded(op, x, axes, lambda a, b: and_(op, a, b))
-    return op.ReduceMin(x, list(axes), keepdims=0) if len(axes) else x
+    return _extreme(op, x, axes, "ReduceMin")
 
 
 @importer("reduce_or")
 def reduce_or(op: Writer, x: ir.Value, *, axes: Sequence[int]) -> ir.Value:
     if x.dtype != T.BOOL:
         return folded(op, x, axes, lambda a, b: or_(op, a, b))
-    return op.ReduceMax(x, list(axes), keepdims=0) if len(axes) else x
+    return _extreme(op, x, axes, "ReduceMax")
 
 
 @importer("reduce_xor")
@@ -144,6 +200,7 @@ def _position(
     """The first extreme element; a NaN is more extreme than any number."""
     (axis,) = axes
     attributes = {"axis": axis, "keepdims": 0}
+    x = signed_order(op, x) if x.dtype == T.UINT64 else x
     at = op.call(op_type, [x], attributes)
     if is_float(x):
         invalid = op.cast(op.IsNaN(x), T.INT32)
@@ -162,17 +219,17 @@ def cumsum(op: Writer, x: ir.Value, *, axis: int, reverse: bool) -> ir.Value:
 
 @importer("cumprod")
 def cumprod(op: Writer, x: ir.Value, *, axis: int, reverse: bool) -> ir.Value:
-    return _running(op, x, axis, reverse, lambda a, b: op.Mul(a, b))
+    return _running(op, x, axis, reverse, lambda a, b: op.Mul(a, b), lax.mul)
 
 
 @importer("cummax")
 def cummax(op: Writer, x: ir.Value, *, axis: int, reverse: bool) -> ir.Value:
-    return _running(op, x, axis, reverse, lambda a, b: maximum(op, a, b))
+    return _running(op, x, axis, reverse, lambda a, b: maximum(op, a, b), lax.max)
 
 
 @importer("cummin")
 def cummin(op: Writer, x: ir.Value, *, axis: int, reverse: bool) -> ir.Value:
-    return _running(op, x, axis, reverse, lambda a, b: minimum(op, a, b))
+    return _running(op, x, axis, reverse, lambda a, b: minimum(op, a, b), lax.min)
 
 
 @importer("cumlogsumexp")
@@ -183,14 +240,24 @@ def cumlogsumexp(op: Writer, x: ir.Value, *, axis: int, reverse: bool) -> ir.Val
         total = op.Add(op.Exp(op.Sub(a, safe)), op.Exp(op.Sub(b, safe)))
         return op.Add(op.Log(total), safe)
 
-    return _running(op, x, axis, reverse, combine)
+    return _running(op, x, axis, reverse, combine, jnp.logaddexp)
 
 
-def _running(op: Writer, x: ir.Value, axis: int, reverse: bool, combine: Combine) -> ir.Value:
-    """Every prefix combined: each round doubles the number of elements that a result covers."""
+def _running(
+    op: Writer,
+    x: ir.Value,
+    axis: int,
+    reverse: bool,
+    combine: Combine,
+    function: Callable[[Any, Any], Any],
+) -> ir.Value:
+    """Every prefix combined: each round doubles the number of elements that a result covers.
+
+    function -- what `combine` writes, as JAX has it: over a free size, it is scanned
+    """
     size = x.shape[axis]  # type: ignore[index]
     if not isinstance(size, int):
-        raise Refusal("a running reduction over a free size")
+        return op.inline(op, lambda v: _scanned(v, axis, reverse, function), x)[0]
     distance = 1
     while distance < size:
         if reverse:
@@ -201,3 +268,15 @@ def _running(op: Writer, x: ir.Value, axis: int, reverse: bool, combine: Combine
             x = op.Concat(op.part(x, axis, 0, distance), later, axis=axis)
         distance *= 2
     return x
+
+
+def _scanned(x: Any, axis: int, reverse: bool, function: Callable[[Any, Any], Any]) -> Any:
+    x = jnp.moveaxis(x, axis, 0)
+
+    def step(state: Any, row: Any) -> Any:
+        is_first, total = state
+        total = jnp.where(is_first, row, function(total, row))
+        return (jnp.zeros((), bool), total), total
+
+    start = jnp.ones((), bool), jnp.zeros(x.shape[1:], x.dtype)
+    return jnp.moveaxis(lax.scan(step, start, x, reverse=reverse)[1], 0, axis)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.importers.jax.driver import importer
 from sardonyx.importers.jax.elementwise import converted
+from sardonyx.importers.jax.integers import signed_order
 from sardonyx.importers.jax.writer import Refusal, Writer
 
 T = ir.DataType
@@ -37,7 +38,7 @@ def rank_key(op: Writer, x: ir.Value, by_bits: bool = False) -> ir.Value:
     if x.dtype == T.UINT32:
         return op.cast(x, T.INT64)
     if x.dtype == T.UINT64:
-        raise Refusal("an order of uint64")
+        return signed_order(op, x)
     return x if x.dtype in (T.INT32, T.INT64) else op.cast(x, T.INT32)
 
 

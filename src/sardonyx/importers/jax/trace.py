@@ -33,6 +33,7 @@ LIBRARIES = (
 UNTRACEABLE = (
     jax.errors.JAXTypeError, jax.errors.JAXIndexError, jax.errors.UnexpectedTracerError,
 )  # fmt: skip
+FREE_SIZES = ("_DimExpr", "Shape polymorphism")  # in JAX's errors about them
 FOLDED = 1 << 16  # elements of a constant that may be folded
 
 
@@ -60,7 +61,13 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Traced:
             [[type(error).__name__, _first_line(error)], [user_line(error)]],
             hint="use jnp.where, jax.lax.cond or jax.lax.scan where a value decides",
         ) from error
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
+        if any(word in str(error) for word in FREE_SIZES):
+            raise ImportRefused(
+                "JAX cannot trace the function with symbolic sizes",
+                [[_first_line(error), user_line(error)]],
+                hint="give arrays as the example, or write this part with other functions",
+            ) from error
         if "immutable" not in str(error):
             raise
         raise ImportRefused(
