@@ -151,6 +151,20 @@ def test_a_gradient_of_its_own_needs_a_step() -> None:
     assert sx.from_jax(*arguments, **options, how="step").records
 
 
+def test_a_tangent_of_its_own_needs_a_step() -> None:
+    @jax.custom_jvp
+    def limited(x: Any) -> Any:
+        return x * x
+
+    limited.defjvp(lambda x, dx: (limited(*x), jnp.clip(2 * x[0], -9, 9) * dx[0]))
+    arguments = (lambda p, x: limited(x @ p["w"]), {"w": jnp.ones((2, 1))}, jnp.ones((3, 2)))
+    options = {"loss": lambda z: jnp.mean(z**2), "optimizer": optax.sgd(0.1)}
+    with pytest.raises(ImportRefused, match='how="step"') as refusal:  # not beyond 4.5: the example
+        sx.from_jax(*arguments, **options)
+    assert "limited(x @" in str(refusal.value) or __file__ in str(refusal.value)
+    assert sx.from_jax(*arguments, **options, how="step").records
+
+
 def bad_steps() -> dict[str, Any]:
     return {
         "a pair": lambda s, b: s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr
 
 from sardonyx.importers.jax.driver import Reader, importer
+from sardonyx.importers.jax.purity import INSTALLED
 from sardonyx.importers.jax.writer import Refusal, Writer
 
+LIBRARIES = (*INSTALLED, str(Path(__file__).parents[2]))
+OWN_GRADIENT = 'a gradient of its own: how="step" lets JAX differentiate'
 # The first word of a call's name -> what it is written as, instead of its equations; the words
 # after it are settings, as numbers by name, and the shapes of its operands.
 MARKED: dict[str, Callable[..., Any]] = {}
@@ -54,7 +58,15 @@ def custom_jvp_call(
 ) -> Sequence[ir.Value]:
     if _is_relu(call_jaxpr):
         return [op.Relu(operands[0])]
+    if reader.differentiated and _is_of_user(call_jaxpr):
+        raise Refusal(OWN_GRADIENT)
     return reader.closed(op, call_jaxpr, operands)
+
+
+def _is_of_user(jaxpr: Any) -> bool:
+    """Whether a function is the user's own: those of libraries have the gradient of their code."""
+    place = str(jaxpr.jaxpr.debug_info.func_src_info).rpartition(" at ")[2]
+    return not place.startswith(LIBRARIES)
 
 
 def _is_relu(jaxpr: Any) -> bool:
@@ -73,7 +85,7 @@ def custom_vjp_call(
     op: Writer, *operands: ir.Value, call_jaxpr: Any = None, call: Any = None, reader: Reader
 ) -> Sequence[ir.Value]:
     if reader.differentiated:
-        raise Refusal('a gradient of its own: how="step" lets JAX differentiate')
+        raise Refusal(OWN_GRADIENT)
     body = call_jaxpr if call_jaxpr is not None else call
     if body is None:
         raise Refusal("a call without equations")
