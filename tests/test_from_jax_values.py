@@ -29,6 +29,8 @@ BY = np.array([3, 0, -1, -2, 2, -1, -1, 31], np.int32)
 WORDS = np.array([0, 1, 2**31, 2**32 - 1, 12345, 7], np.uint32)
 SMALL = np.array([-128, 127, -1, 5, 0, 100], np.int8)
 TABLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+SQUARE = np.random.default_rng(0).normal(size=(3, 4, 4)).astype(np.float32)
+POSITIVE = SQUARE @ SQUARE.swapaxes(1, 2) + 2 * np.eye(4, dtype=np.float32)
 LARGE = np.random.default_rng(0).integers(0, 2**32, (7, 5))
 NANS = np.array([[1, NAN, 3], [NAN, 2, 1], [3, 2, NAN], [-INF, -INF, -INF]], np.float32)
 KEY = jax.random.key(3)
@@ -262,6 +264,42 @@ ROUNDED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             jax.random.categorical(k, jnp.zeros((6, 4))),
         ),
         (KEY,),
+    ),
+    "gamma and beta": (
+        lambda k: (jax.random.gamma(k, jnp.array([0.3, 4.0]), (3, 2)), jax.random.beta(k, 2, 3)),
+        (KEY,),
+    ),
+    "decompositions": (
+        lambda x, y: (jnp.linalg.cholesky(x), jnp.linalg.cholesky(y), jnp.linalg.qr(y[:, :, :2])),
+        (POSITIVE, SQUARE),
+    ),
+    "more decompositions": (
+        lambda x: (jnp.linalg.qr(x.mT), jnp.linalg.qr(x, mode="complete"), lax.linalg.lu(x)),
+        (SQUARE[:, :, :2],),
+    ),
+    "solutions": (
+        lambda x: (jnp.linalg.solve(x, x[:, :, :2]), jnp.linalg.inv(x), jnp.linalg.slogdet(x)),
+        (SQUARE,),
+    ),
+    "triangular solutions": (
+        lambda x: tuple(
+            lax.linalg.triangular_solve(
+                x,
+                x[:, :, :2] if left else x[:, :2],
+                left_side=left,
+                lower=lower,
+                transpose_a=transpose,
+                unit_diagonal=left == lower,
+            )
+            for left in (True, False)
+            for lower in (True, False)
+            for transpose in (True, False)
+        ),
+        (POSITIVE,),
+    ),
+    "tridiagonal solutions": (
+        lambda x: lax.linalg.tridiagonal_solve(x[0, 0], x[0, 1] + 5, x[0, 2], x[0, :, :2]),
+        (SQUARE,),
     ),
     "einsum": (
         lambda x, y: (jnp.einsum("abc,dbc->ad", x, y), jnp.einsum("abc,abd->bcd", x, y)),

@@ -27,8 +27,8 @@ from sardonyx.importers.jax.writer import Refusal, Writer, is_static, shape_of
 
 TRANSFORMATION = re.compile(r"[a-z_]+\(")
 FAMILIES = (
-    "calls", "control", "conv", "dot", "elementwise", "indexing", "integers", "random",
-    "reductions", "shapes", "sorting", "special", "windows",
+    "calls", "control", "conv", "dot", "elementwise", "indexing", "integers", "linalg",
+    "random", "reductions", "shapes", "sorting", "special", "windows",
 )  # fmt: skip
 # What these do is judged by the equations inside them.
 CALLS = frozenset(["jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import onnx_ir as ir
-from jax._src.random import prng
+from jax._src.random import core, prng
 
 from sardonyx.importers.jax.driver import importer
 from sardonyx.importers.jax.writer import Refusal, Writer
@@ -92,6 +93,19 @@ def random_bits(
         lambda k: prng.random_bits_impl_base(impl, k, rank, bit_width=bit_width, shape=shape),
         key,
     )[0]
+
+
+@importer("random_gamma")
+def random_gamma(
+    op: Writer, key: ir.Value, a: ir.Value, *, log_space: bool, impl: Any, keys_aval: Any
+) -> ir.Value:
+    _require_threefry(impl)
+
+    def draw(words: Any, a: Any) -> Any:
+        keys = jax.random.wrap_key_data(words, impl=impl)
+        return core._gamma_impl(keys, a, log_space=log_space, use_vmap=True)
+
+    return op.inline(op, draw, key, a)[0]
 
 
 @importer("random_wrap", "random_unwrap", "random_clone")
