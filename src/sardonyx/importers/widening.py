@@ -27,7 +27,7 @@ WITHOUT = {
     "LessOrEqual": (T.BOOL,),
     "GreaterOrEqual": (T.BOOL,),
     "Pad": (T.INT16, T.UINT16),
-    "ReduceSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
+    "ReduceSum": (T.BOOL, *NARROW, T.UINT32, T.UINT64, T.INT32),
     "ReduceProd": (T.BOOL, *NARROW, T.UINT32, T.UINT64),
     "ReduceMax": (T.INT16, T.UINT16, T.UINT32),
     "ReduceMin": (T.INT16, T.UINT16, T.UINT32),
@@ -42,6 +42,7 @@ WITHOUT = {
 CARRIER = {
     T.BOOL: T.INT32,
     **dict.fromkeys(NARROW, T.INT32),
+    T.INT32: T.INT64,  # its sums are computed in float64, and do not wrap around
     T.UINT32: T.INT64,
     T.UINT64: T.INT64,
     T.BFLOAT16: T.FLOAT,

@@ -69,9 +69,10 @@ def _extreme(op: Writer, x: ir.Value, axes: Sequence[int], op_type: str) -> ir.V
     if any(_is_zero(shape[a]) for a in axes):
         left = [d for a, d in enumerate(shape) if a not in axes]
         return op.expanded(op.const(_weakest(x.dtype, op_type), x.dtype), left)  # type: ignore[arg-type]
-    if x.dtype in LONG:
-        return _long_extreme(op, x, axes, largest=int(op_type == "ReduceMax"))
-    return extreme(op, op_type, x, list(axes), keepdims=0)
+    if x.dtype != T.UINT64:
+        return extreme(op, op_type, x, list(axes), keepdims=0)
+    y = extreme(op, op_type, signed_order(op, x), list(axes), keepdims=0)
+    return op.BitwiseXor(op.BitCast(y, to=int(T.UINT64)), op.const(TOP))
 
 
 def _is_zero(size: Any) -> bool:
@@ -85,17 +86,6 @@ def _weakest(dtype: ir.DataType, op_type: str) -> Any:
         return not is_max if dtype == T.BOOL else -np.inf if is_max else np.inf
     limits = np.iinfo(dtype.numpy())
     return limits.min if is_max else limits.max
-
-
-def _long_extreme(op: Writer, x: ir.Value, axes: Sequence[int], largest: int) -> ir.Value:
-    """Without ReduceMax, for the reason given in elementwise.py."""
-    kind = x.dtype
-    x = signed_order(op, x) if kind == T.UINT64 else x
-    for axis in axes:
-        x = op.TopK(x, [1], axis=axis, largest=largest, sorted=1, outputs=2)[0]
-    if kind == T.UINT64:
-        x = op.BitwiseXor(op.BitCast(x, to=int(T.UINT64)), op.const(TOP))
-    return op.squeezed(x, axes)
 
 
 @importer("reduce_and")
