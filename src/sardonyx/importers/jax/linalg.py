@@ -167,6 +167,6 @@ def _product(a: Any, taus: Any) -> Any:
         vector = jnp.where(rows > j, _column(a, columns == j), 0) + (rows == j)
         return _reflection(q, vector, tau[..., None]), None
 
-    start = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    start = jnp.broadcast_to(jnp.eye(a.shape[-2], a.shape[-1], dtype=a.dtype), a.shape)
     parts = jnp.arange(taus.shape[-1]), jnp.moveaxis(taus, -1, 0)
     return lax.scan(reflect, start, parts, reverse=True)[0]
