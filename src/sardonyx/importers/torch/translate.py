@@ -381,12 +381,13 @@ def _read_sizes_early(graph: ir.Graph) -> None:
             if isinstance(size, ir.SymbolicDim) and size.value:
                 places.setdefault(size.value, (value, axis))
     for node in graph.all_nodes():
-        value, axis = node.inputs[0] if node.inputs else None, node.attributes.get_int("start", 0)
-        if node.op_type != "Shape" or value is None or value not in graph.inputs:
+        source = node.inputs[0] if node.op_type == "Shape" else None
+        if source is None or source.shape is None or source not in graph.inputs:
             continue
-        if node.attributes.get_int("end", 0) != axis + 1 or value.shape is None:
+        axis = node.attributes.get_int("start", 0)
+        if node.attributes.get_int("end", 0) != axis + 1:
             continue
-        size = value.shape[axis]
+        size = source.shape[axis]
         if isinstance(size, ir.SymbolicDim) and size.value in places:
             first, place = places[size.value]
             node.replace_input_with(0, first)
