@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import sardonyx as sx
@@ -374,3 +375,28 @@ def test_rows_are_free_behind_steps(stateful: bool) -> None:
     settings = {"loss": functional.cross_entropy, "labels": labels, "optimizer": optimizer}
     model = sx.from_torch(net, arguments, dynamic="all", **settings)
     assert "label" not in [value.name for value in model.inputs]
+
+
+class Extremes(nn.Module):
+    def forward(self, a: Any, b: Any) -> Any:
+        pairs = torch.maximum(a, b), torch.minimum(a, b), torch.clamp(a, max=b)
+        bounded = a.clamp(5, 3_000_000_000), a.clamp(min=0)
+        axes = a.amax(1), a.amin(0), a.max(dim=1).values, a.min(dim=1, keepdim=True)[0]
+        return *pairs, *bounded, *axes, a.max(), a.amax((0, 1))
+
+
+@pytest.mark.parametrize("dynamic", ["batch", "all", None])
+def test_extremes_of_large_integers_are_those_of_torch(dynamic: str | None) -> None:
+    """onnxruntime takes 1 for larger than 3,000,000,000, on many processors."""
+    generator = torch.Generator().manual_seed(0)
+
+    def integers(rows: int) -> Any:
+        return torch.randint(-(2**33), 2**33, (rows, 37), generator=generator)
+
+    model = sx.from_torch(Extremes().eval(), (integers(4), integers(4)), dynamic=dynamic)
+    session = onnxruntime.InferenceSession(model.proto().SerializeToString())
+    for rows in SIZES if dynamic else (4,):
+        a, b = integers(rows), integers(rows)
+        results = session.run(None, {"a": a.numpy(), "b": b.numpy()})
+        for result, expected in zip(results, Extremes()(a, b), strict=True):
+            np.testing.assert_array_equal(result, expected.numpy())

@@ -25,6 +25,7 @@ from sardonyx.importers.torch.capture import Program, evaluation_mode, quiet, re
 from sardonyx.importers.torch.doubts import line_of, lines_of_operator
 from sardonyx.importers.torch.recurrent import STOP_SEED
 from sardonyx.importers.torch.source import Source
+from sardonyx.importers.torch.wide_integers import compare_wide_integers
 from sardonyx.model import Model
 
 OPSET = 18  # the one that torch's translations are written in
@@ -68,6 +69,7 @@ def translated(program: Program, module: torch.nn.Module, source: Source | None 
     with quiet(), refused(module):
         _simplify(model)
     _keep_padding(model.graph)
+    compare_wide_integers(model.graph)
     _name_ends(model.graph, program)
     _name_sizes(model.graph, program)
     _read_sizes_early(model.graph)
