@@ -67,7 +67,14 @@ CASES = {
         "a = Conv (x, w) s = Constant <value = int64[5] {1, 2, 3, 4, 4}> () b = Reshape (a, s) "
         "c = Transpose <perm = [0, 2, 1, 3, 4]> (b) t = Constant <value = int64[4] {1, 6, 4, 4}> "
         "() d = Reshape (c, t) e = Conv (d, w) g = GlobalMaxPool (e) y = Flatten (g)",
-        {"TRANSPOSE": 1, "GATHER": 1},
+        {"TRANSPOSE": 2, "GATHER": 0},
+    ),
+    "channels in an order": (
+        "float[1,3,4,4] x", "float[1,6,4,4] y",
+        {"w": (6, 3, 1, 1)},
+        "a = Conv (x, w) i = Constant <value = int64[6] {0, 2, 4, 1, 5, 3}> () "
+        "y = Gather <axis = 1> (a, i)",
+        {"GATHER": 1},
     ),
     "attention": (
         "float[1,5,8] x", "float[1,5,8] y",

@@ -18,6 +18,7 @@ from sardonyx.lower.driver import lowering
 from sardonyx.lower.nn import norm
 from sardonyx.lower.nn.window import window_of
 from sardonyx.lower.tensor import resize as shared_resize
+from sardonyx.lower.tensor.gather import gather as shared_gather
 from sardonyx.passes.layout import LAST, Demands
 
 LITE = "ai.sardonyx.lite"
@@ -137,6 +138,26 @@ def depth_to_space(xp, x, *, blocksize, mode):
 @kernel("SpaceToDepth")
 def space_to_depth(xp, x, *, blocksize):
     return tf.nn.space_to_depth(x, blocksize)
+
+
+@kernel("Gather", either=("indices",))
+def gather(xp, x, indices, *, axis):
+    rank = x.shape.rank
+    groups = shuffled_groups(known(indices), x.shape[-1]) if axis % rank == rank - 1 else 0
+    if not groups:
+        return shared_gather(xp, x, indices, axis=axis)
+    # LiteRT moves the numbers of a GATHER one by one: this takes a fifth of its time.
+    y = tf.transpose(tf.reshape(x, [-1, groups, x.shape[-1] // groups]), [0, 2, 1])
+    return tf.reshape(y, x.shape)
+
+
+def shuffled_groups(order, size):
+    """The number of groups whose members are dealt out in turn; 0 where an order is another one."""
+    if order is None or order.shape != (size,) or size < 4 or order[1] < 2 or size % order[1]:
+        return 0
+    groups = size // int(order[1])
+    dealt = np.arange(size).reshape(groups, -1).T.reshape(-1)
+    return groups if groups > 1 and np.array_equal(order, dealt) else 0
 
 
 # -- activations --------------------------------------------------------------------
@@ -318,16 +339,7 @@ def pad(xp, x, pads, constant_value=None, axes=None, *, mode):
 
 # Operators that move into the domain by name alone; the layout plan moves the others.
 MOVED = (
-    *("Relu", "Clip", "LeakyRelu", "PRelu", "HardSwish", "HardSigmoid", "Gelu", "Softmax"),
-    *(
-        "LogSoftmax",
-        "Elu",
-        "Erf",
-        "Resize",
-        "Pad",
-        "LayerNormalization",
-        "Sigmoid",
-        "Tanh",
-        "Swish",
-    ),
-)
+    "Relu", "Clip", "LeakyRelu", "PRelu", "HardSwish", "HardSigmoid", "Gelu", "Softmax",
+    "LogSoftmax", "Elu", "Erf", "Resize", "Pad", "LayerNormalization", "Sigmoid", "Tanh", "Swish",
+    "Gather",
+)  # fmt: skip
