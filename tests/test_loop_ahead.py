@@ -180,7 +180,9 @@ def test_a_part_of_a_batch_stays_one_when_it_is_staged() -> None:
         def staged(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
             return {n: a + 1 for n, a in batch.items()}
 
-    part = staged(Engine(), Part.of({"x": np.zeros(3)}, 12))
+    rows = Part({"x": np.zeros(3)})
+    rows.total = 12
+    part = staged(Engine(), rows)
     assert isinstance(part, Part) and part.total == 12 and part["x"].tolist() == [1, 1, 1]
     assert not isinstance(staged(Engine(), {"x": np.zeros(3)}), Part)
 

@@ -246,7 +246,7 @@ def test_depth_and_size_are_bounded() -> None:
 def test_refusals_come_all_at_once_with_lines() -> None:
     source = document(
         f"""<RegressionModel functionName="regression">{schema("x")}
-<Output><OutputField name="a" feature="residual"/>
+<Output><OutputField name="a" feature="standardError"/>
 <OutputField name="b" feature="transformedValue"><Lag field="x"/></OutputField></Output>
 <RegressionTable intercept="0"/></RegressionModel>"""
     )

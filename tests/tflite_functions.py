@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
-RNG = np.random.default_rng(0)
 IMAGE = (1, 8, 8, 4)
 
 
@@ -229,7 +228,8 @@ def converted(
     if quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
     if quantize in ("int8", "all int8", "int16"):
-        rows = [[RNG.normal(size=s).astype(np.float32) for s in shapes] for _ in range(16)]
+        rng = np.random.default_rng(0)
+        rows = [[rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(16)]
         converter.representative_dataset = lambda: iter(rows)
     if quantize == "all int8":
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
