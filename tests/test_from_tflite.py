@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -220,6 +221,33 @@ def test_a_wrong_operator_is_told_from_roundings_that_grow(monkeypatch: pytest.M
     )
     with pytest.raises(ImportDiffers, match="more than one quantum"):
         sx.from_tflite(content)
+
+
+@pytest.mark.parametrize("own", [9.0, 0.5])
+def test_rounding_that_the_model_amplifies_is_no_difference(
+    own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sardonyx.errors import ImportDiffers
+    from sardonyx.importers.tflite import proof
+    from tests.tflite_functions import FUNCTIONS, converted
+
+    measured = [
+        SimpleNamespace(subject=name, ratio=ratio, problem="", wrong=0)
+        for name, ratio in (("onnxruntime", own), ("LiteRT", 11.0))
+    ]
+    report = SimpleNamespace(
+        verdict="different", ratio_of_others=11.0, bands=(3.0, 10.0), measurements=measured,
+        subjects=[{"name": "onnxruntime"}],
+    )  # fmt: skip
+    monkeypatch.setattr(proof, "verify", lambda *_, **__: report)
+    content = converted(*FUNCTIONS["sqrt"])
+    if own < 1:
+        with pytest.raises(ImportDiffers):
+            sx.from_tflite(content)
+        return
+    words = sx.from_tflite(content).metadata["sardonyx.verified"]
+    assert words.startswith("as near to exact numbers in LiteRT as in onnxruntime")
+    assert "11 and 9: the model amplifies rounding" in words
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int16"])
@@ -499,7 +527,7 @@ def test_damaged_files_are_refused() -> None:
 
     with pytest.raises(ImportRefused, match="no TensorFlow Lite file"):
         sx.from_tflite(b"nothing of the kind")
-    content = converted(*FUNCTIONS["dense"])
+    content = converted(*FUNCTIONS["sqrt"])
     rng = np.random.default_rng(0)
     refusals = 0
     for _ in range(300):  # only the reader: LiteRT does not survive every file
@@ -518,7 +546,7 @@ def test_the_command_imports_a_file(tmp_path: Path) -> None:
     from tests.tflite_functions import FUNCTIONS, converted
 
     path = tmp_path / "dense.tflite"
-    path.write_bytes(converted(*FUNCTIONS["dense"]))
+    path.write_bytes(converted(*FUNCTIONS["sqrt"]))
     with pytest.raises(SystemExit) as done:
         main(["import", str(path), "-o", str(tmp_path / "m.onnx")])
     assert done.value.code == 0
